@@ -1,16 +1,17 @@
 //! Judges a run: distinguishes the faults of Dysco from those of the network without Dysco.
 
+mod trouble;
+
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use trouble::{Trouble, troubles};
+
 use crate::execute::{Run, SessionRun};
 use crate::operators::{OperationRun, Reported};
-use crate::plan::{Ask, Plan, SessionPlan, Side, Victim};
-use crate::sessions::other;
+use crate::plan::{Ask, Plan, SessionPlan, Victim};
 
-/// Milliseconds without progress, with bytes in flight in the direction, that make a stall.
-const STALL_MS: u64 = 10_000;
 /// Milliseconds before a command at which a session must be open, so that the command should have
 /// seen it.
 const SEEN_MS: u64 = 1_000;
@@ -51,74 +52,6 @@ pub(crate) struct Controls {
     pub with_kills: Vec<Run>,
     /// Runs without these kills, for comparison with a session that its proxy has left.
     pub undisturbed: Vec<Run>,
-}
-
-/// Problem of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Trouble {
-    NotOpened(String),
-    Wrong(Side, u64),
-    Truncated(Side, u64),
-    Error(Side, String),
-    OneHangs(Side),
-    Hangs(Side),
-    Stood(Side, u64),
-}
-
-impl Trouble {
-    fn kind(&self) -> Kind {
-        match self {
-            Trouble::Wrong(..) => Kind::WrongBytes,
-            Trouble::Hangs(_) | Trouble::Stood(..) => Kind::Stall,
-            Trouble::NotOpened(_)
-            | Trouble::Truncated(..)
-            | Trouble::Error(..)
-            | Trouble::OneHangs(_) => Kind::Lost,
-        }
-    }
-
-    /// True if the session ended worse than the death of a proxy makes it end.
-    fn is_no_end(&self) -> bool {
-        matches!(
-            self,
-            Trouble::Wrong(..) | Trouble::Truncated(..) | Trouble::OneHangs(_)
-        )
-    }
-}
-
-const SIDES: [Side; 2] = [Side::Client, Side::Server];
-
-fn troubles(session: &SessionRun, asleep_ms: u64) -> Vec<Trouble> {
-    if let Some(trouble) = &session.trouble {
-        return vec![Trouble::NotOpened(trouble.clone())];
-    }
-    if session.local.is_none() {
-        return vec![Trouble::NotOpened("it has not opened".into())];
-    }
-    let end = |side: Side| &session.ends[side as usize];
-    let mut found = Vec::new();
-    for side in SIDES {
-        let (own, peer) = (end(side), end(other(side)));
-        let missing = peer.sent.saturating_sub(own.received);
-        found.extend(own.wrong_at.map(|at| Trouble::Wrong(side, at)));
-        if own.eof && missing > 0 {
-            found.push(Trouble::Truncated(side, missing));
-        }
-        if let Some(error) = &own.error {
-            found.push(Trouble::Error(side, error.clone()));
-        }
-        let other_heard = peer.error.is_some() || (peer.eof && own.sent > peer.received);
-        if !own.over && other_heard {
-            found.push(Trouble::OneHangs(side));
-        } else if !own.over && (missing > 0 || !own.eof) {
-            found.push(Trouble::Hangs(side));
-        }
-        let stand = session.watched.stands[side as usize];
-        if stand.ms >= STALL_MS + 3 * asleep_ms {
-            found.push(Trouble::Stood(side, stand.ms));
-        }
-    }
-    found
 }
 
 /// True if the run has a fault that one more control might excuse.
@@ -208,8 +141,9 @@ fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
     })
 }
 
-/// Times of kills of processes that may have run services of a session. The session ends if such a
-/// process had bytes of it.
+/// Times of kills of processes that may have run services of a session, or have put them in. The
+/// session ends if such a process had bytes of it, or if a daemon died between the orders of both
+/// hosts.
 fn handler_deaths(plan: &SessionPlan, run: &Run) -> impl Iterator<Item = u64> {
     let hosts = [Some(plan.client), plan.proxy, Some(plan.server)];
     let has_services = move |at: u64| {
@@ -219,11 +153,16 @@ fn handler_deaths(plan: &SessionPlan, run: &Run) -> impl Iterator<Item = u64> {
             put && o.began_ms <= at && hosts.contains(&Some(o.operation.host))
         })
     };
-    run.kills.iter().filter_map(move |k| match k.victim {
-        Victim::Handlers { host } if k.hit && hosts.contains(&Some(host)) => {
-            has_services(k.at_ms).then_some(k.at_ms)
-        }
-        _ => None,
+    run.kills.iter().filter_map(move |k| {
+        let (host, at) = match &k.victim {
+            Victim::Handlers { host } => (host, k.at_ms),
+            // The time of the death is not known.
+            Victim::DaemonAt { host, step, .. } if step.starts_with("die:Service") => {
+                (host, u64::MAX)
+            }
+            _ => return None,
+        };
+        (k.hit && hosts.contains(&Some(*host)) && has_services(at)).then_some(at)
     })
 }
 
@@ -251,40 +190,33 @@ fn of_session(
     controls: &Controls,
 ) -> Vec<Finding> {
     let killed = killed_in(session, run, seen.local);
-    let held_against = match killed {
-        Some(_) => &controls.with_kills,
-        None => &controls.undisturbed,
+    let of_controls = |controls: &[Run]| -> Vec<Trouble> {
+        let all = controls
+            .iter()
+            .filter_map(|c| Some((c, c.session(session.id)?)));
+        all.flat_map(|(c, seen)| troubles(seen, c.asleep_ms))
+            .collect()
     };
-    let without: Vec<_> = held_against
-        .iter()
-        .filter_map(|c| Some(troubles(c.session(session.id)?, c.asleep_ms)))
-        .collect();
-    let excused = |kind: Kind| match kind {
-        Kind::WrongBytes => without.iter().flatten().any(|t| t.kind() == kind),
-        _ => without.iter().any(|t| !t.is_empty()),
-    };
-    let asked = |at: u64| {
-        let on_it = |o: &&OperationRun| Some(o.operation.host) == session.proxy && o.began_ms <= at;
-        let all = run.operations.iter().filter(on_it);
-        all.into_iter()
-            .any(|o| o.code.is_none() || takes_up(o, seen.local))
-    };
+    let undisturbed = of_controls(&controls.undisturbed);
+    let with_kills = of_controls(&controls.with_kills);
     let follows = |trouble: &Trouble| {
         handler_deaths(session, run).any(|at| may_follow(trouble, session, seen, run, at))
     };
     let counts = |trouble: &Trouble| match killed {
+        // The death of a process causes no wrong byte.
+        _ if matches!(trouble, Trouble::Wrong(..)) => {
+            let mut all = undisturbed.iter().chain(&with_kills);
+            !all.any(|t| t.excuses(trouble))
+        }
         _ if follows(trouble) => false,
         // The session ends with its proxy, as it would have. A change must not make that end worse.
         Some(at) => {
             // A session that its control did not open before the kill has no counterpart for
             // comparison.
-            let same = |t: &Trouble| {
-                let alike = std::mem::discriminant(t) == std::mem::discriminant(trouble);
-                alike || matches!(t, Trouble::NotOpened(_)) && trouble.kind() != Kind::WrongBytes
-            };
-            trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
+            let same = |t: &Trouble| t.excuses(trouble) || matches!(t, Trouble::NotOpened(_));
+            trouble.is_no_end() && was_asked(session, seen, run, at) && !with_kills.iter().any(same)
         }
-        None => !excused(trouble.kind()),
+        None => !undisturbed.iter().any(|t| t.excuses(trouble)),
     };
     let own = troubles(seen, run.asleep_ms);
     let mut findings: Vec<_> = own
@@ -293,13 +225,24 @@ fn of_session(
         .map(|trouble| Finding {
             kind: trouble.kind(),
             session: Some(session.id),
-            what: format!("{} {}", describe(plan, session, seen), said(trouble)),
+            what: format!("{} {}", describe(plan, session, seen), trouble.said()),
         })
         .collect();
     if !findings.is_empty() {
         findings.extend(false_removed(plan, session, seen, run));
     }
     findings
+}
+
+/// True if a command on a host of the session had begun to change it at this time. A command that
+/// was killed may have.
+fn was_asked(plan: &SessionPlan, seen: &SessionRun, run: &Run, at_ms: u64) -> bool {
+    let hosts = [Some(plan.client), plan.proxy, Some(plan.server)];
+    let mut all = run.operations.iter();
+    all.any(|o| {
+        let on_it = hosts.contains(&Some(o.operation.host)) && o.began_ms <= at_ms;
+        on_it && (o.code.is_none() || takes_up(o, seen.local))
+    })
 }
 
 /// Returns a finding if a session has not moved since a command reported its change as successful.
@@ -356,20 +299,6 @@ fn describe(plan: &Plan, session: &SessionPlan, seen: &SessionRun) -> String {
         "session {} ({:?}) from {from}{through} to h{}:",
         session.id, session.kind, session.server
     )
-}
-
-fn said(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::NotOpened(why) => format!("did not open: {why}"),
-        Trouble::Wrong(side, at) => format!("byte {at} that the {side:?} got is wrong"),
-        Trouble::Truncated(side, missing) => {
-            format!("the {side:?} heard a clean end with {missing} bytes missing")
-        }
-        Trouble::Error(side, error) => format!("the {side:?} heard: {error}"),
-        Trouble::OneHangs(side) => format!("the {side:?} hangs and the other has heard an end"),
-        Trouble::Hangs(side) => format!("the {side:?} hangs"),
-        Trouble::Stood(side, ms) => format!("what the {side:?} gets stood still for {ms} ms"),
-    }
 }
 
 /// False statements of a command.

@@ -260,3 +260,70 @@ fn a_session_may_end_with_its_services_but_not_cleanly() {
     reset.operations.push(removal(900, "removed", vec![]));
     assert!(kinds(&reset, &controls).contains(&Kind::Lost));
 }
+
+fn killed(host: u8) -> KillRun {
+    KillRun {
+        victim: Victim::Proxy { host },
+        at_ms: 2_050,
+        hit: true,
+    }
+}
+
+#[test]
+fn no_death_of_a_proxy_explains_a_wrong_byte() {
+    let mut wrong = good();
+    wrong.ends[1].wrong_at = Some(5);
+    let mut seen = run(wrong.clone());
+    seen.kills.push(killed(2));
+    let mut controls = of(good());
+    controls.with_kills = vec![run(good())];
+    assert_eq!(kinds(&seen, &controls), [Kind::WrongBytes]);
+    controls.undisturbed = vec![run(wrong)];
+    assert!(kinds(&seen, &controls).is_empty());
+}
+
+#[test]
+fn a_command_at_any_host_of_a_session_may_make_its_end_worse() {
+    let mut cut = good();
+    cut.ends[1].received = 60;
+    for host in [1, 2, 3] {
+        let mut seen = run(cut.clone());
+        seen.kills.push(killed(2));
+        let mut controls = of(good());
+        controls.with_kills = vec![run(good())];
+        assert!(kinds(&seen, &controls).is_empty());
+        let mut killed_half_way = removal(2_300, "refused", vec![]);
+        killed_half_way.code = None;
+        killed_half_way.operation.host = host;
+        seen.operations.push(killed_half_way);
+        assert_eq!(kinds(&seen, &controls), [Kind::Lost], "{host}");
+    }
+}
+
+#[test]
+fn a_fault_is_excused_by_one_of_its_kind_only() {
+    let mut cut = good();
+    cut.ends[1].received = 60;
+    let mut hangs = cut.clone();
+    (hangs.ends[1].eof, hangs.ends[1].over) = (false, false);
+    let mut reset = good();
+    reset.ends[0].error = Some("reset".into());
+    let unopened = SessionRun {
+        trouble: Some("no route".into()),
+        ..good()
+    };
+    let is_excused = |seen: &SessionRun, by: &SessionRun| {
+        let found = kinds(&run(seen.clone()), &of(by.clone()));
+        found.is_empty()
+    };
+    for (seen, by, excused) in [
+        (&cut, &cut, true),
+        (&cut, &reset, false),
+        (&hangs, &reset, false),
+        (&hangs, &cut, false),
+        (&reset, &hangs, false),
+        (&reset, &unopened, true),
+    ] {
+        assert_eq!(is_excused(seen, by), excused, "{seen:?} {by:?}");
+    }
+}
