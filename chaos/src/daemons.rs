@@ -1,13 +1,16 @@
 //! The daemons of a plan: starts them, kills them, restarts them, and notices their deaths.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use dysco_netns::fleet::{Fleet, built};
 use dysco_netns::{Host, Process};
+use nix::sys::signal::Signal;
 
 use crate::plan::{HostPlan, PROXY_PORT, Plan, address};
 use crate::world::{World, interfaces};
@@ -24,10 +27,54 @@ struct Daemon {
     process: Option<Process>,
     /// Time until which the daemon is down on purpose.
     away: Option<Instant>,
-    /// Delay of the restart, if the daemon may die on purpose.
-    fails: Option<Duration>,
+    /// Faults that the daemon is asked for.
+    faults: Vec<Fault>,
+    /// Steps of faults at which the daemon has died.
+    died_at: Vec<String>,
     /// Names of the daemon's pins before its first session.
     pins: Vec<String>,
+}
+
+/// A fault on purpose.
+struct Fault {
+    /// A word of `DYSCOD_FAULTS`.
+    step: String,
+    /// Delay of the restart, if the daemon dies.
+    back: Duration,
+}
+
+impl Fault {
+    fn is_death(&self) -> bool {
+        self.step.starts_with("die:")
+    }
+}
+
+impl Daemon {
+    fn words(&self) -> String {
+        let steps: Vec<_> = self.faults.iter().map(|f| f.step.as_str()).collect();
+        steps.join(",")
+    }
+
+    /// Notes the end of the process. Returns the delay of the restart if the daemon died on
+    /// purpose, which is always by SIGKILL. Its deaths are over, because the same step may also
+    /// make the next process die.
+    fn fell(&mut self, status: ExitStatus) -> Option<Duration> {
+        if status.signal() != Some(Signal::SIGKILL as i32) {
+            return None;
+        }
+        let deaths = self.faults.extract_if(.., |fault| fault.is_death());
+        let deaths: Vec<_> = deaths.collect();
+        let back = deaths.first().map(|fault| fault.back);
+        self.died_at.extend(deaths.into_iter().map(|f| f.step));
+        back
+    }
+
+    /// True if a fault has happened.
+    fn failed_at(&self, step: &str, log: &str) -> bool {
+        let name = step.split(':').nth(1).unwrap_or_default();
+        let lost = format!(" {name} is lost on purpose");
+        self.died_at.iter().any(|at| at == step) || log.contains(&lost)
+    }
 }
 
 impl Daemons {
@@ -42,7 +89,8 @@ impl Daemons {
                 config: prepare(&fleet, world, plan, host)?,
                 process: None,
                 away: None,
-                fails: None,
+                faults: Vec::new(),
+                died_at: Vec::new(),
                 pins: Vec::new(),
             };
             all.insert(host.number, Mutex::new(daemon));
@@ -102,23 +150,29 @@ impl Daemons {
         process.kill().is_ok()
     }
 
-    /// Makes a daemon fail at a step. If the daemon dies there, it is started again after this
-    /// delay.
+    /// Makes a daemon fail at a step, in addition to others. If the daemon dies there, it is started
+    /// again after this delay.
     pub(crate) fn set_fault(
         &self,
         world: &World,
         number: u8,
-        words: &str,
+        step: &str,
         back: Duration,
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let Some(daemon) = self.all.get(&number) else {
-            return Ok(false);
+            return Ok(());
         };
         // The lock covers the write of the file: another fault of this daemon may occur now.
         let mut daemon = lock(daemon);
-        daemon.fails = Some(back);
-        self.fleet.set_faults(world.host(number)?, words)?;
-        Ok(true)
+        let step = step.to_owned();
+        daemon.faults.push(Fault { step, back });
+        self.fleet.set_faults(world.host(number)?, &daemon.words())
+    }
+
+    /// True if a daemon has failed at a step.
+    pub(crate) fn failed_at(&self, world: &World, number: u8, step: &str) -> bool {
+        let daemon = self.all.get(&number);
+        daemon.is_some_and(|daemon| lock(daemon).failed_at(step, &log(world, number)))
     }
 
     /// Restarts the daemons that are due. Returns descriptions of the failures.
@@ -135,17 +189,17 @@ impl Daemons {
     fn tend_one(&self, world: &World, number: u8, daemon: &Mutex<Daemon>) -> Result<()> {
         let due = {
             let mut daemon = lock(daemon);
-            let gone = daemon.process.as_mut().is_some_and(|p| !p.runs());
-            if gone {
-                let process = daemon.process.take();
-                // The step at which the daemon failed may also make the next process fail.
-                self.fleet.set_faults(world.host(number)?, "")?;
-                let back = daemon.fails.take();
+            let ended = daemon.process.as_mut().and_then(Process::ended);
+            if let Some(status) = ended {
+                daemon.process = None;
+                let back = daemon.fell(status);
                 daemon.away = Some(Instant::now() + back.unwrap_or_default());
+                self.fleet
+                    .set_faults(world.host(number)?, &daemon.words())?;
                 if back.is_none() {
-                    let log = process.map(|p| p.log()).unwrap_or_default();
+                    let log = log(world, number);
                     let end: Vec<_> = log.lines().rev().take(3).collect();
-                    anyhow::bail!("it ended by itself: {}", end.join(" / "));
+                    anyhow::bail!("it ended by itself, {status}: {}", end.join(" / "));
                 }
             }
             daemon.away.is_some_and(|due| due <= Instant::now())
@@ -165,6 +219,8 @@ impl Daemons {
                 .and_then(|h| self.fleet.set_faults(h, ""));
             wrong.extend(checked.err().map(|error| format!("h{number}: {error:#}")));
             let mut daemon = lock(daemon);
+            // A daemon may have died just before.
+            daemon.faults.retain(Fault::is_death);
             daemon.away = daemon.away.map(|_| Instant::now());
         }
         wrong.extend(self.tend(world));
@@ -173,10 +229,7 @@ impl Daemons {
 
     /// Texts of panics in the daemons' logs.
     pub(crate) fn panics(&self, world: &World) -> Vec<String> {
-        let logs = self.all.keys().filter_map(|number| {
-            let file = world.host(*number).ok()?.dir().join("dyscod.log");
-            Some((number, std::fs::read_to_string(file).ok()?))
-        });
+        let logs = self.all.keys().map(|number| (number, log(world, *number)));
         let panics = logs.flat_map(|(number, log)| {
             let lines = log.lines().filter(|l| l.contains("panicked at"));
             lines
@@ -231,6 +284,67 @@ fn pins(host: &Host) -> Vec<String> {
     pins.map(str::to_owned).collect()
 }
 
+/// Log of all processes of a host's daemon so far.
+fn log(world: &World, number: u8) -> String {
+    let host = world.host(number).ok();
+    let log = host.and_then(|host| std::fs::read(host.dir().join("dyscod.log")).ok());
+    String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(steps: &[&str]) -> Daemon {
+        let fault = |step: &&str| Fault {
+            step: (*step).into(),
+            back: Duration::from_millis(300),
+        };
+        Daemon {
+            config: PathBuf::new(),
+            process: None,
+            away: None,
+            faults: steps.iter().map(fault).collect(),
+            died_at: Vec::new(),
+            pins: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_a_death_by_sigkill_is_on_purpose() {
+        let (killed, aborted, left) = (9, 6, 1 << 8);
+        for status in [aborted, left] {
+            let mut daemon = asked(&["die:Cut"]);
+            assert_eq!(daemon.fell(ExitStatus::from_raw(status)), None);
+            assert!(!daemon.failed_at("die:Cut", ""));
+        }
+        let mut daemon = asked(&["die:Cut"]);
+        let back = daemon.fell(ExitStatus::from_raw(killed));
+        assert_eq!(back, Some(Duration::from_millis(300)));
+        assert!(daemon.failed_at("die:Cut", ""));
+        // The next death is not.
+        assert_eq!(daemon.fell(ExitStatus::from_raw(killed)), None);
+        // A loss makes no daemon die.
+        let mut daemon = asked(&["drop:Done"]);
+        assert_eq!(daemon.fell(ExitStatus::from_raw(killed)), None);
+    }
+
+    #[test]
+    fn several_faults_are_asked_for_at_once() {
+        let mut daemon = asked(&["die:Cut", "drop:Done"]);
+        assert_eq!(daemon.words(), "die:Cut,drop:Done");
+        daemon.fell(ExitStatus::from_raw(9));
+        assert_eq!(daemon.words(), "drop:Done");
+    }
+
+    #[test]
+    fn a_step_that_never_came_is_no_hit() {
+        let daemon = asked(&["die:Cut", "drop:Done"]);
+        assert!(!daemon.failed_at("die:Cut", "") && !daemon.failed_at("drop:Done", ""));
+        assert!(daemon.failed_at("drop:Done", "WARN Done is lost on purpose\n"));
+    }
 }

@@ -14,7 +14,7 @@ use crate::daemons::Daemons;
 use crate::kills::{self, KillRun, Proxies};
 use crate::leftovers;
 use crate::operators::{self, OperationRun};
-use crate::plan::{Plan, Side};
+use crate::plan::{Plan, Side, Victim};
 use crate::sessions::{self, EndRun, Phase, Session};
 use crate::watch::{self, Seen, Watched};
 use crate::world::World;
@@ -114,6 +114,11 @@ pub(crate) fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
     if let Some(daemons) = daemons {
         run.broken.extend(daemons.settle(&world));
         run.broken.extend(daemons.panics(&world));
+        for kill in &mut run.kills {
+            if let Victim::DaemonAt { host, step, .. } = &kill.victim {
+                kill.hit = daemons.failed_at(&world, *host, step);
+            }
+        }
         // The entry of a session that stalls is not a leftover.
         if run.sessions.iter().all(SessionRun::is_over) {
             let killed = run.kills.iter().any(|kill| kill.hit);
@@ -154,12 +159,18 @@ impl Stage<'_> {
             self.act(scope, wires);
             self.finish(&phase, &sessions);
             ended.store(true, Ordering::Relaxed);
-            watcher.join().unwrap_or_default()
+            watched(watcher.join())
         });
         // The operators' threads have ended with the scope.
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         drop(servers);
-        self.note(&sessions, seen);
+        self.note(
+            &sessions,
+            seen.unwrap_or_else(|why| {
+                self.broken(why);
+                Seen::default()
+            }),
+        );
         Ok(())
     }
 
@@ -268,7 +279,9 @@ impl Stage<'_> {
     fn note(&self, sessions: &[Arc<Session>], seen: Seen) {
         let mut run = lock(&self.run);
         run.asleep_ms = seen.asleep_ms;
-        for (session, watched) in sessions.iter().zip(seen.sessions) {
+        // A watcher that has panicked leaves the sessions' ends to be judged.
+        let unseen = std::iter::repeat_with(Watched::default);
+        for (session, watched) in sessions.iter().zip(seen.sessions.into_iter().chain(unseen)) {
             run.sessions.push(SessionRun {
                 id: session.plan.id,
                 local: session.local(),
@@ -278,6 +291,15 @@ impl Stage<'_> {
             });
         }
     }
+}
+
+/// Observations of the watcher, unless it has panicked.
+fn watched(joined: std::thread::Result<Seen>) -> Result<Seen, String> {
+    joined.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("the watcher panicked: {}", text.unwrap_or("no message"))
+    })
 }
 
 impl Run {
@@ -300,4 +322,16 @@ impl Run {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watcher_that_panics_is_reported() {
+        let panicked = std::thread::spawn(|| -> Seen { panic!("no more marks") }).join();
+        let why = watched(panicked).expect_err("a panic");
+        assert_eq!(why, "the watcher panicked: no more marks");
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct KillRun {
     pub victim: Victim,
     /// Time of the kill, in milliseconds since the start of the sessions.
     pub at_ms: u64,
-    /// True if there was something to kill.
+    /// True if there was something to kill, or if the step came at which a daemon fails.
     pub hit: bool,
 }
 
@@ -45,10 +45,12 @@ pub(crate) fn strike(
             host,
             step,
             back_ms,
-        } => match daemons {
-            Some(daemons) => daemons.set_fault(world, *host, step, Duration::from_millis(*back_ms)),
-            None => Ok(false),
-        },
+        } => {
+            let back = Duration::from_millis(*back_ms);
+            let daemons = daemons.map(|d| d.set_fault(world, *host, step, back));
+            // Whether the daemon comes to this step is known at the end of the run.
+            daemons.unwrap_or(Ok(())).map(|()| false)
+        }
         Victim::Proxy { host } => kill_proxy(proxies, *host),
         Victim::Handlers { host } => match daemons {
             Some(daemons) => kill_handlers(daemons, world.host(*host)?),

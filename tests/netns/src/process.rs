@@ -251,6 +251,11 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// How the program ended; `None` while it runs.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<_> = log.lines().rev().take(30).collect();
