@@ -58,6 +58,19 @@ pub(crate) struct OperationRun {
 }
 
 impl OperationRun {
+    fn begun(operation: &Operation, began_ms: u64) -> OperationRun {
+        OperationRun {
+            operation: operation.clone(),
+            began_ms,
+            ended_ms: began_ms,
+            code: None,
+            reported: Vec::new(),
+            held: Vec::new(),
+            wrong: None,
+            said: String::new(),
+        }
+    }
+
     /// Sessions that the command changed.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Reported> {
         let changes =
@@ -80,19 +93,12 @@ pub(crate) fn run(
         None => whole(fleet, host, operation),
     };
     let mut run = OperationRun {
-        operation: operation.clone(),
-        began_ms,
         ended_ms: start.elapsed().as_millis() as u64,
-        code: None,
-        reported: Vec::new(),
-        held: Vec::new(),
-        wrong: None,
-        said: String::new(),
+        ..OperationRun::begun(operation, began_ms)
     };
     match ran {
         Err(error) => run.wrong = Some(format!("{error:#}")),
-        Ok(None) => {}
-        Ok(Some(ran)) => judge(&mut run, &ran),
+        Ok(all) => all.iter().for_each(|ran| judge(&mut run, ran)),
     }
     run
 }
@@ -100,13 +106,14 @@ pub(crate) fn run(
 /// Documented exit codes for the requests of operators here.
 const CODES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
+/// Judges a command of an operation. The first one that fails gives the exit code.
 fn judge(run: &mut OperationRun, ran: &Ran) {
-    run.code = ran.code;
-    run.reported = reported(&ran.stdout);
+    run.code = run.code.filter(|code| *code != 0).or(ran.code);
+    run.reported.extend(reported(&ran.stdout));
     if run.reported.is_empty() {
         run.said = tail(&format!("{}{}", ran.stdout, ran.stderr));
     }
-    run.wrong = match ran.code {
+    let wrong = match ran.code {
         Some(TIMED_OUT) => Some(format!("dyscoctl did not end within {LONGEST} s")),
         Some(code) if CODES.contains(&code) => None,
         code => Some(format!(
@@ -114,6 +121,7 @@ fn judge(run: &mut OperationRun, ran: &Ran) {
             tail(&ran.stderr)
         )),
     };
+    run.wrong = run.wrong.take().or(wrong);
 }
 
 /// Results for sessions in a report about removals, or changes of chains or services. Empty for
@@ -143,27 +151,26 @@ fn tail(text: &str) -> String {
     text[from.unwrap_or(text.len())..].trim().to_owned()
 }
 
-fn whole(fleet: &Fleet, host: &Host, operation: &Operation) -> Result<Option<Ran>> {
-    let mut last = None;
-    for words in commands(operation) {
+fn whole(fleet: &Fleet, host: &Host, operation: &Operation) -> Result<Vec<Ran>> {
+    let run = |words: Vec<String>| {
         let longest = LONGEST.to_string();
         let program = fleet.dyscoctl_path().to_string_lossy().into_owned();
         let mut all = vec!["-k", "2", &longest, &program];
         all.extend(words.iter().map(String::as_str));
-        last = Some(host.ran("timeout", &all)?);
-    }
-    Ok(last)
+        host.ran("timeout", &all)
+    };
+    commands(operation).into_iter().map(run).collect()
 }
 
 /// Starts the command and kills it, as the loss of an operator's connection does.
-fn cancelled(fleet: &Fleet, host: &Host, operation: &Operation, ms: u64) -> Result<Option<Ran>> {
+fn cancelled(fleet: &Fleet, host: &Host, operation: &Operation, ms: u64) -> Result<Vec<Ran>> {
     for words in commands(operation) {
         let program = Program::new(fleet.dyscoctl_path()).args(words);
         let mut process = host.spawn(program.named("dyscoctl"))?;
         std::thread::sleep(Duration::from_millis(ms));
         process.kill()?;
     }
-    Ok(None)
+    Ok(Vec::new())
 }
 
 /// Returns the words of the commands of an operation.
@@ -250,6 +257,32 @@ mod tests {
             ("removed", Some("no"))
         );
         assert!(reported("nothing").is_empty());
+    }
+
+    #[test]
+    fn each_command_of_an_operation_is_judged() {
+        let ran = |code| Ran {
+            code,
+            stdout: String::new(),
+            stderr: "words".into(),
+        };
+        let look = Operation {
+            at_ms: 0,
+            host: 1,
+            ask: Ask::Look,
+            cancel_ms: None,
+        };
+        let of = |codes: [Option<i32>; 3]| {
+            let mut run = OperationRun::begun(&look, 0);
+            codes.iter().for_each(|code| judge(&mut run, &ran(*code)));
+            (run.code, run.wrong.is_some())
+        };
+        assert_eq!(of([Some(0); 3]), (Some(0), false));
+        assert_eq!(of([Some(0), Some(4), Some(0)]), (Some(4), false));
+        // An exit code that is not documented, a time-out, and a signal.
+        assert_eq!(of([Some(101), Some(0), Some(0)]), (Some(101), true));
+        assert!(of([Some(0), Some(TIMED_OUT), Some(0)]).1);
+        assert!(of([None, Some(0), Some(0)]).1);
     }
 
     #[test]
