@@ -20,8 +20,8 @@ pub(crate) const PROXY_PORT: u16 = 8080;
 /// All decisions that follow from a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Seed from which the plan was drawn. It also determines the effects of boxes on single
-    /// packets.
+    /// Seed from which the plan was drawn. It also determines the effects of boxes of user space on
+    /// single packets.
     pub seed: u64,
     /// Duration of the sessions, in milliseconds.
     pub live_ms: u64,
@@ -152,7 +152,7 @@ pub(crate) enum BoxKind {
     RejectByIcmp,
     /// Drops SYNs.
     DropSyns,
-    /// Loses some packets.
+    /// Loses some packets. The kernel chooses them, in each run others.
     Lose {
         /// Number of packets per thousand.
         permille: u32,

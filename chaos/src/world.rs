@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use dysco_netns::Host;
 use dysco_netns::wire::{self, Wire};
 
+use crate::boxes::Narrow;
 use crate::plan::{HostPlan, Link, Part, Plan, address, gateway};
 
 /// Prefix of the names of user-space devices at the router. The router's rules have already seen
@@ -22,6 +23,8 @@ pub(crate) struct World {
     pub router: Arc<Host>,
     /// Wires that carry packets between tun devices.
     _wires: Vec<Wire>,
+    /// Paths that have been made narrow.
+    narrow: Mutex<Vec<Narrow>>,
 }
 
 impl World {
@@ -50,6 +53,7 @@ impl World {
             hosts,
             router: Arc::new(router),
             _wires: wires,
+            narrow: Mutex::default(),
         })
     }
 
@@ -76,8 +80,20 @@ impl World {
         if up {
             self.router
                 .input("ip", &["-batch", "-"], &routes_back(plan))?;
+            for path in self.narrow().iter() {
+                path.restore(&self.router, plan.number)?;
+            }
         }
         Ok(())
+    }
+
+    /// Makes a path narrow again after each time at which a link of it was down.
+    pub(crate) fn remember(&self, path: Narrow) {
+        self.narrow().push(path);
+    }
+
+    fn narrow(&self) -> MutexGuard<'_, Vec<Narrow>> {
+        self.narrow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,3 +239,6 @@ fn veth(router: &Host, port: &str, host: &Host, device: &str, mtu: u32) -> Resul
     router.input("ip", &["-batch", "-"], &text)?;
     host.output("ip", &["link", "set", device, "up"]).map(drop)
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ const TABLE: u32 = 1_000;
 pub(crate) fn place(world: &World, plan: &BoxPlan, seed: u64) -> Result<Option<Wire>> {
     match (plan.place, plan.kind) {
         (Place::Path { from, to }, BoxKind::Narrow { mtu }) => {
-            narrow(world, from, to, mtu).map(|()| None)
+            narrow(world, Narrow { from, to, mtu }).map(|()| None)
         }
         (Place::Path { from, to }, kind) => match rules(kind) {
             Some(rules) => on_path(world, from, to, &rules).map(|()| None),
@@ -123,27 +123,61 @@ fn on_host(host: &Host, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
+/// A path that carries short packets only.
+#[derive(Clone, Copy)]
+pub(crate) struct Narrow {
+    from: u8,
+    to: u8,
+    mtu: u32,
+}
+
 /// Makes the router's routes between two hosts narrow: the router answers longer packets with ICMP
-/// errors.
-fn narrow(world: &World, from: u8, to: u8, mtu: u32) -> Result<()> {
-    let mtu = mtu.to_string();
-    for (a, b) in [(from, to), (to, from)] {
-        for (v6, family) in [(false, "-4"), (true, "-6")] {
-            // The route applies only to packets from one of the two hosts.
-            let table = (2 * TABLE + u32::from(a) * 16 + u32::from(b)).to_string();
-            let port = format!("h{b}");
+/// errors. A link that is down has no routes, and gets them when it comes up.
+fn narrow(world: &World, path: Narrow) -> Result<()> {
+    world.remember(path);
+    for (a, b) in path.ways() {
+        let table = table(a, b);
+        for (v6, family) in FAMILIES {
+            // The routes apply only to packets from one of the two hosts.
             let (a, b) = (address(a, v6).to_string(), address(b, v6).to_string());
-            let route = [
-                family, "route", "replace", &b, "dev", &port, "mtu", "lock", &mtu, "table", &table,
-            ];
-            world.router.output("ip", &route)?;
             let rule = [
                 family, "rule", "add", "pref", "300", "from", &a, "to", &b, "lookup", &table,
             ];
             world.router.output("ip", &rule)?;
         }
     }
-    Ok(())
+    let made = path.ways().map(|(_, b)| path.restore(&world.router, b));
+    made.into_iter().collect()
+}
+
+const FAMILIES: [(bool, &str); 2] = [(false, "-4"), (true, "-6")];
+
+fn table(a: u8, b: u8) -> String {
+    (2 * TABLE + u32::from(a) * 16 + u32::from(b)).to_string()
+}
+
+impl Narrow {
+    fn ways(self) -> [(u8, u8); 2] {
+        [(self.from, self.to), (self.to, self.from)]
+    }
+
+    /// Makes the routes to a host narrow, if it is at one of the ends. The kernel has removed them if
+    /// the host's link was down.
+    pub(crate) fn restore(self, router: &Host, host: u8) -> Result<()> {
+        let mtu = self.mtu.to_string();
+        for (a, b) in self.ways().into_iter().filter(|(_, b)| *b == host) {
+            let (table, port) = (table(a, b), format!("h{b}"));
+            for (v6, family) in FAMILIES {
+                let b = address(b, v6).to_string();
+                let route = [
+                    family, "route", "replace", &b, "dev", &port, "mtu", "lock", &mtu, "table",
+                    &table,
+                ];
+                router.output("ip", &route)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Routes packets between two hosts through a device of this process.
