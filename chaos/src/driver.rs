@@ -53,6 +53,8 @@ pub(crate) struct Judged {
     pub findings: Vec<Finding>,
     /// Number of sessions with a fault that also occurs without Dysco.
     pub excused: u64,
+    /// Reason why a control was not run. Its comparison is missing.
+    pub not_run: Option<anyhow::Error>,
     /// Folder of the run's logs, until it is removed.
     pub dir: PathBuf,
 }
@@ -70,7 +72,8 @@ impl Driver {
     /// Runs a plan, and its controls if they are needed.
     pub(crate) fn judge(&self, plan: &Plan) -> Result<Judged> {
         let (run, dir) = self.run(plan)?;
-        let controls = self.controls(plan, &run)?;
+        let (controls, not_run) =
+            controls(plan, &run, |undisturbed| self.control(plan, undisturbed));
         let mut findings = judge(plan, &run, &controls);
         findings.extend(marked(&dir).into_iter().map(|what| Finding {
             kind: Kind::Leftover,
@@ -82,36 +85,9 @@ impl Driver {
             run,
             findings,
             excused,
+            not_run,
             dir,
         })
-    }
-
-    /// Returns the runs without Dysco for comparison with a run; none if the run has no faults.
-    fn controls(&self, plan: &Plan, run: &Run) -> Result<Controls> {
-        let mut controls = Controls::default();
-        let kills = run
-            .kills
-            .iter()
-            .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. } | Victim::Host { .. }));
-        for _ in 0..CONTROLS {
-            // A fault that is already excused needs no second control.
-            if !needs_controls(plan, run, &controls) {
-                break;
-            }
-            // Both controls run at the same time: each takes as long as the run itself.
-            let (undisturbed, with_kills) = std::thread::scope(|scope| {
-                let with_kills = kills.then(|| scope.spawn(|| self.control(plan, false)));
-                let undisturbed = self.control(plan, true);
-                (undisturbed, with_kills.map(|run| run.join()))
-            });
-            controls.undisturbed.push(undisturbed?);
-            match with_kills {
-                Some(Ok(run)) => controls.with_kills.push(run?),
-                Some(Err(panic)) => std::panic::resume_unwind(panic),
-                None => {}
-            }
-        }
-        Ok(controls)
     }
 
     /// Runs a plan without Dysco.
@@ -144,6 +120,46 @@ impl Driver {
             Err(error) => Err(error.context(format!("{}\n{}", dir.display(), log()))),
         }
     }
+}
+
+/// Returns the runs without Dysco for comparison with a run; none if the run has no faults. `control`
+/// makes them, without the kills of proxies if its argument is true. If one fails, returns those
+/// before it, and the error.
+fn controls(
+    plan: &Plan,
+    run: &Run,
+    control: impl Fn(bool) -> Result<Run> + Sync,
+) -> (Controls, Option<anyhow::Error>) {
+    let mut controls = Controls::default();
+    let kills = run
+        .kills
+        .iter()
+        .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. } | Victim::Host { .. }));
+    for _ in 0..CONTROLS {
+        // A fault that is already excused needs no second control.
+        if !needs_controls(plan, run, &controls) {
+            break;
+        }
+        // Both controls run at the same time: each takes as long as the run itself.
+        let (undisturbed, with_kills) = std::thread::scope(|scope| {
+            let with_kills = kills.then(|| scope.spawn(|| control(false)));
+            let undisturbed = control(true);
+            (undisturbed, with_kills.map(|run| run.join()))
+        });
+        let with_kills = match with_kills {
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            Some(Ok(run)) => run.map(Some),
+            None => Ok(None),
+        };
+        match undisturbed.and_then(|run| Ok((run, with_kills?))) {
+            Ok((undisturbed, with_kills)) => {
+                controls.undisturbed.push(undisturbed);
+                controls.with_kills.extend(with_kills);
+            }
+            Err(error) => return (controls, Some(error)),
+        }
+    }
+    (controls, None)
 }
 
 /// Starts this program as the first process of a namespace.
@@ -217,4 +233,30 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("failed to read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execute::SessionRun;
+    use crate::plan::draw;
+
+    #[test]
+    fn a_control_that_fails_hides_no_fault() {
+        let plan = draw(1);
+        let session = SessionRun {
+            id: plan.sessions[0].id,
+            local: None,
+            trouble: Some("no route".into()),
+            ends: Default::default(),
+            watched: Default::default(),
+        };
+        let run = Run {
+            sessions: vec![session],
+            ..Run::default()
+        };
+        let (controls, error) = controls(&plan, &run, |_| bail!("no memory"));
+        assert!(error.is_some());
+        assert_eq!(judge(&plan, &run, &controls).len(), 1);
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Report {
     pub kills: u64,
     /// Number of sessions with a fault that also occurred without Dysco.
     pub excused: u64,
-    /// Number of plans that could not be run.
+    /// Number of plans, and of controls, that could not be run.
     pub not_run: u64,
     /// Number of other invariants that were broken.
     pub broken: u64,

@@ -175,9 +175,14 @@ impl Shared<'_> {
             run,
             findings,
             excused,
+            not_run,
             ..
         } = &judged;
         lock(&self.report).add(plan.seed, run, findings, *excused);
+        if let Some(error) = not_run {
+            lock(&self.report).not_run += 1;
+            eprintln!("a control of seed {} was not run: {error:#}", plan.seed);
+        }
         let mut text = report::line(plan, run, findings, *excused);
         if self.arguments.reports {
             text += &report::reported(run);
