@@ -1,20 +1,23 @@
 //! The folder of a lab's logs and captures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{Host, clean, counters};
 
 /// A folder that the end of the lab removes, unless it is to be kept.
-pub(crate) struct Folder {
+pub struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) keep: bool,
 }
 
 impl Folder {
     /// Creates a folder. It is kept until [`Folder::finish`] decides otherwise.
-    pub(crate) fn make(name: &str) -> Result<Folder> {
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn make(name: &str) -> Result<Folder> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("dysco-{name}-"))
             .tempdir();
@@ -23,9 +26,16 @@ impl Folder {
         Ok(Folder { path, keep: true })
     }
 
-    /// Lets the folder be removed with its lab. Returns an error if something still runs on one of
-    /// these hosts.
-    pub(crate) fn finish<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>) -> Result<()> {
+    /// Path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets the folder be removed with its lab.
+    ///
+    /// # Errors
+    /// If something still runs on one of these hosts.
+    pub fn finish<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>) -> Result<()> {
         let left: Vec<_> = hosts.into_iter().flat_map(counters::processes).collect();
         self.keep = !left.is_empty();
         ensure!(

@@ -44,6 +44,7 @@ pub mod strict;
 pub mod wait;
 pub mod wire;
 
+pub use folder::Folder;
 pub use host::Host;
 pub use isolate::require_root;
 pub use lab::{Builder, Lab};

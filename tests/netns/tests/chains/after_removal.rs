@@ -73,7 +73,8 @@ fn to_and_fro_at(
     for fw in At::FIREWALLS {
         world.wait_forgotten(fw)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -118,7 +119,8 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     is_known(&world, At::Fw2)?;
     world.wait_forgotten(At::Fw1)?;
     ensure!(world.refused(At::Fw1)? == 0 && world.refused(At::Fw2)? == before);
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Many sessions change at the same time, selected in every way.
@@ -146,7 +148,8 @@ fn thirty_sessions_at_once() -> Result<()> {
         get_on(&world, &group, 100_000)?;
     }
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The options that the two ends have agreed on with the proxy differ, and the proxy has inserted a
@@ -198,7 +201,8 @@ fn with_one_percent_loss() -> Result<()> {
         }
         get_on(&world, &group, 200_000)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// One firewall drops SYNs, and another passes only the handshake. The session stays on its path,
@@ -233,7 +237,8 @@ fn a_dead_firewall_is_not_taken() -> Result<()> {
     }
     world.update_chain(&names[0], &[At::Fw2, At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The session is listed and counted as what it is, also by the next process.
@@ -294,7 +299,8 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
     }
     world.update_chain(&names[0], &[At::Fw2, At::Fw1])?;
     get_on(&world, &group, 100_000)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A daemon dies in the middle, on either host: data continues to flow, and both ends agree.
@@ -321,5 +327,6 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
         world.update_chain(session, &[])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -353,7 +353,8 @@ fn ends_while(beside: Beside, fault: &str) -> Result<()> {
             .all(|left| left == Some(0))
             .then_some(())
     })
-    .with_context(|| world.logs())
+    .with_context(|| world.logs())?;
+    world.finish()
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn a_bridge_whose_packets_netfilter_sees() -> Result<()> {
         ensure!(done["outcome"] == "changed", "{at:?}: {done:#}");
         takes_only(&world, &group, &[At::Fw1])?;
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }

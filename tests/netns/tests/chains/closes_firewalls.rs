@@ -115,7 +115,8 @@ fn a_path_that_is_given_up_ends() -> Result<()> {
     }
     has_only(&world, 2, &[])?;
     group.wait_progress(4 << 20)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The proxy has left the session: the path from host to host is a path like any other.
@@ -134,6 +135,7 @@ fn a_bypass_that_is_left_ends() -> Result<()> {
             group.wait_progress(4 << 20)?;
         }
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }
@@ -183,6 +185,7 @@ fn the_ends_own_firewalls_keep_the_session() -> Result<()> {
             ensure!(has, "{}\n{}", lives.join("\n"), world.logs());
         }
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }

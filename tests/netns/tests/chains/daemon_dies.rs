@@ -100,7 +100,8 @@ fn daemons_die(family: Family, before: &[At]) -> Result<()> {
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
         world.update_chain(&session, &[])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -164,7 +165,8 @@ fn dies_at_each(
         get_on(&world, &group, 1 << 18).with_context(told)?;
     }
     world.wait_only_through(&[At::Fw2])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -226,7 +228,8 @@ fn inner_anchor_dies(family: Family, steps: &[&str], dead: bool) -> Result<()> {
         get_on(&world, &group, 1 << 18).with_context(told)?;
     }
     world.wait_only_through(&before)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -265,7 +268,8 @@ fn a_path_dies(family: Family) -> Result<()> {
     world.update_chain(&session, &[At::Fw2])?;
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[At::Fw2])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Checks that the session is on its old path after the new path has died.
@@ -315,7 +319,8 @@ fn back_past_a_firewall(family: Family) -> Result<()> {
     dies(&world, &group, &session, &[])?;
     world.set_faults(At::Server, "")?;
     world.update_chain(&session, &[At::Fw2])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]

@@ -79,5 +79,6 @@ fn a_host_is_well_or_told_what_to_do() -> Result<()> {
 
     world.restart(Client)?;
     world.wait_neighbours(&[Fw1])?;
-    is_well(&world)
+    is_well(&world)?;
+    world.finish()
 }

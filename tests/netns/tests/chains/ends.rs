@@ -138,7 +138,7 @@ fn while_a_firewall_is_to_come() -> Result<()> {
     for held in COMING_BEFORE {
         closed_in(&world, IN, held).with_context(|| format!("{held:?}"))?;
     }
-    Ok(())
+    world.finish()
 }
 
 /// The end of a session with a chain may be received late, so that the change may end by its
@@ -149,7 +149,7 @@ fn while_a_firewall_is_to_leave() -> Result<()> {
     for held in LEAVING_BEFORE {
         end_in(&world, OUT, held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn once_a_firewall_has_come() -> Result<()> {
     for held in AFTER {
         end_in(&world, IN, held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn once_a_firewall_has_left() -> Result<()> {
     for held in AFTER.iter().chain(&LEAVING) {
         end_in(&world, OUT, *held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -177,5 +177,6 @@ fn while_a_firewall_that_could_not_come_is_taken_back() -> Result<()> {
     for held in BACK {
         end_in(&world, IN, held, || Ok(())).with_context(|| format!("{held:?}"))?;
     }
-    world.wait_forgotten(Fw1)
+    world.wait_forgotten(Fw1)?;
+    world.finish()
 }

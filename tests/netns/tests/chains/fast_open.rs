@@ -52,7 +52,8 @@ fn with_data_in_the_syn(family: Family) -> Result<()> {
         "{taken:?}\n{}",
         world.logs()
     );
-    has_passed(&world)
+    has_passed(&world)?;
+    world.finish()
 }
 
 #[test]
@@ -86,7 +87,8 @@ fn with_much_data_in_the_syn(family: Family) -> Result<()> {
         })
         .with_context(|| world.logs())?;
     }
-    has_passed(&world)
+    has_passed(&world)?;
+    world.finish()
 }
 
 #[test]

@@ -64,7 +64,8 @@ fn each_dies(faults: &[(At, &str)], words: impl Fn(&Steered, &str) -> Vec<String
         dies(&mut world, (&group, &session), *fault, &words)
             .with_context(|| format!("{fault:?}\n{}", world.logs()))?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]

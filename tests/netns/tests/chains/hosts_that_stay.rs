@@ -84,7 +84,8 @@ fn around(family: Family) -> Result<()> {
     takes(&world, &group, &session, &[])?;
     world.wait_forgotten(At::Fw2)?;
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -120,7 +121,8 @@ fn it_stays_as_it_was_where_the_new_path_is_dead() -> Result<()> {
     ensure!(world.refused(At::Fw1)? == 0);
     takes(&world, &group, &session, &[])?;
     world.wait_forgotten(At::Fw1)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Without marks, what the stacks have accepted identifies the path.
@@ -139,7 +141,8 @@ fn a_firewall_that_clears_marks_may_stay() -> Result<()> {
     ] {
         takes(&world, &group, &session, chain)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The daemon of the host that stays dies when it is to forget the old path. Once the daemon runs
@@ -167,7 +170,8 @@ fn its_daemon_may_die_meanwhile() -> Result<()> {
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         takes(&world, &group, &session, &[At::Fw1])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// No host asks a daemon that starts again to forget the old path. The path does no harm, and no
@@ -194,7 +198,8 @@ fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
     takes(&world, &group, &session, &[At::Fw2])?;
     world.wait_forgotten(At::Fw1)?;
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The daemon of a host is down while the session leaves the host, and no host asks it later to
@@ -214,5 +219,6 @@ fn one_that_was_not_told_to_forget_a_session_takes_it_anew() -> Result<()> {
         takes(&world, &group, &session, chain)?;
     }
     world.wait_forgotten(At::Fw1)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

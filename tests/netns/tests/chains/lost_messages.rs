@@ -136,7 +136,8 @@ fn each_message_of_a_whole_chain() -> Result<()> {
     let there = || world.reconfigure(&session, &[Fw2], &[]);
     let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&WHOLE, "changed"), there, back)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -146,7 +147,8 @@ fn each_message_of_a_segment() -> Result<()> {
     let there = || replace_second(&world, &session);
     let back = || world.update_chain(&session, &[Fw1, Fw2, Fw3]).map(drop);
     each_is_lost(&world, &group, (&SEGMENT, "changed"), there, back)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -160,7 +162,8 @@ fn each_message_that_takes_a_whole_chain_back() -> Result<()> {
     each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw2))?;
     is_as_before(&world, &session, &[Fw1], Fw2)?;
     world.update_chain(&session, &[])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -175,7 +178,8 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
     each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw4))?;
     is_as_before(&world, &session, &chain, Fw4)?;
     world.update_chain(&session, &[Fw1, Fw3])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The path is never opened: both anchors receive nothing, and ask what has become of it.
@@ -209,7 +213,8 @@ fn questions_of_the_anchors_and_their_answers() -> Result<()> {
     is_as_before(&world, &session, &chain, Fw4)?;
     let done = replace_second(&world, &session)?;
     ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -220,7 +225,8 @@ fn each_message_that_moves_state() -> Result<()> {
     let there = || world.replace_on(Client, Fw1, Fw2, "conntrack");
     let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&STATE, "changed"), there, back)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -232,5 +238,6 @@ fn each_message_between_who_asks_and_who_decides() -> Result<()> {
     let there = || world.reconfigure_on(Server, &there_called, &[Fw2], &[]);
     let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&ASKED, "changed"), there, back)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

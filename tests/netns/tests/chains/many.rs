@@ -50,7 +50,8 @@ fn a_thousand_sessions(family: Family) -> Result<()> {
     all_intact(&group.finish()?)?;
     At::FIREWALLS
         .iter()
-        .try_for_each(|fw| world.wait_forgotten(*fw))
+        .try_for_each(|fw| world.wait_forgotten(*fw))?;
+    world.finish()
 }
 
 #[test]
@@ -98,7 +99,8 @@ fn sessions_in_a_zone_are_forgotten_as_well() -> Result<()> {
         .with_context(|| format!("{tracked} expected: {entries}\n{}", world.logs()))?;
     }
     ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The bounds are checked by the time that the insertion takes at least, and by the daemon's own
@@ -141,5 +143,6 @@ fn a_host_joins_and_leaves_chains_at_a_limited_rate() -> Result<()> {
     }
     group.wait_progress(10_000)?;
     ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

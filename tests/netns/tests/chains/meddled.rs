@@ -54,7 +54,8 @@ fn a_chain_that_answers_by_resets_is_not_taken() -> Result<()> {
     }
     world.update_chain(&session, &[At::Fw1])?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Rules that answer each SYN between two hosts in the server's name, and open a connection to the
@@ -87,7 +88,8 @@ fn no_connection_is_made_by_a_device_that_answers_for_the_server() -> Result<()>
     let sockets = world.host(At::Server).output("ss", &["-tan"])?;
     ensure!(!sockets.contains(&world.ip(At::Fw1)), "{sockets}");
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -126,7 +128,8 @@ fn a_chain_that_changes_packets_is_not_taken() -> Result<()> {
     }
     world.update_chain(&session, &[At::Fw1])?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A device on the path to a relaying host shifts clocks, and the path of the new chain does not:

@@ -169,7 +169,8 @@ fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
         takes(&world, &group, &session, &[])?;
         swallow_no_more(&world)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The direct path is narrower than the path through the middlebox, which stays.
@@ -185,6 +186,7 @@ fn a_middlebox_does_not_leave_where_the_direct_way_is_narrower() -> Result<()> {
         swallow_no_more(&world)?;
         takes(&world, &group, &session, &[])?;
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }
@@ -200,6 +202,7 @@ fn short_segments_pass_a_narrow_link() -> Result<()> {
         takes(&world, &group, &session, &[At::Fw1])?;
         takes(&world, &group, &session, &[])?;
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }
@@ -221,6 +224,7 @@ fn what_an_end_announces_is_not_what_it_sends() -> Result<()> {
         world.set_mtu(At::Fw1, 1500)?;
         takes(&world, &group, &session, &[At::Fw1])?;
         all_intact(&group.finish()?)?;
+        world.finish()?;
     }
     Ok(())
 }
@@ -237,7 +241,8 @@ fn jumbo_frames() -> Result<()> {
     takes(&world, &group, &session, &[At::Fw1])?;
     refuses(&world, &group, &session, &[At::Fw2])?;
     takes(&world, &group, &session, &[])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A packet of a path that is being opened may be lost. That does not show that the path is narrow.
@@ -254,7 +259,8 @@ fn where_packets_are_lost() -> Result<()> {
     }
     swallow_no_more(&world)?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The numbers are those of the wire, and the options are those of the session there.
@@ -269,7 +275,8 @@ fn a_session_that_its_proxy_has_left() -> Result<()> {
     refuses(&world, &group, session, &[At::Fw1])?;
     world.set_mtu(At::Fw1, 1500)?;
     takes(&world, &group, session, &[At::Fw1])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -307,7 +314,8 @@ fn becomes_narrow(family: Family) -> Result<()> {
         ensure!(translated > Some(0), "{sender:?}: {status:#}");
     }
     takes_only(&world, &group, &[At::Fw1])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]

@@ -115,7 +115,8 @@ fn around(family: Family) -> Result<()> {
         takes(&world, &group, &session, chain)?;
         ensure!(client_of(&world)? == known, "{chain:?}: another client");
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Returns the beginning of an address with a port.
@@ -158,7 +159,8 @@ fn a_nat_comes_and_goes() -> Result<()> {
         takes(&world, &group, &session, chain)?;
         ensure!(client_of(&world)? == known, "{chain:?}: another client");
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 fn ask(world: &Steered, session: &str, words: &[&str]) -> Result<()> {
@@ -201,7 +203,8 @@ fn segments(family: Family) -> Result<()> {
         is_on(&world, &group, &session, chain).with_context(|| format!("{words:?}"))?;
         ensure!(client_of(&world)? == known, "{words:?}: another client");
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -242,7 +245,8 @@ fn both_sides_of_a_nat_change_at_once() -> Result<()> {
         ask(&world, &session, &["reconfigure", "--chain", ""])?;
         is_on(&world, &group, &session, &[])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A host that stays knows the session by one five-tuple. No NAT enters before it as long as the
@@ -272,7 +276,8 @@ fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
         );
         is_on(&world, &group, &session, has).with_context(|| format!("{asked:?}"))?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The entry of connection tracking contains the translation, and moves to another host.
@@ -313,7 +318,8 @@ fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
         "{done:#}"
     );
     is_on(&world, &group, &session, &[At::Fw2, At::Fw3])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A daemon dies in the middle: a session through a NAT continues, and is free again.
@@ -343,5 +349,6 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         get_on(&world, &group).context(fault)?;
         world.update_chain(&session, &[At::Fw1])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

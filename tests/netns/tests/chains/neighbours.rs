@@ -43,5 +43,6 @@ fn each_word_by_which_hosts_know_each_other_is_lost() -> Result<()> {
     group.run();
     group.wait_progress(1 << 20)?;
     world.wait_only_through(&CHAIN)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -54,7 +54,8 @@ fn to_a_server_alone(family: Family) -> Result<()> {
         "{not:#}"
     );
     group.wait_progress(1 << 20)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -91,7 +92,8 @@ fn grows_and_shrinks(family: Family) -> Result<()> {
     for fw in FIREWALLS {
         ensure!(world.refused(fw)? == 0, "{}", world.logs());
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -121,7 +123,7 @@ fn opens_through_four(family: Family) -> Result<()> {
     for fw in FIREWALLS {
         ensure!(world.refused(fw)? == 0, "{}", world.logs());
     }
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -176,7 +178,8 @@ fn through_iptables(family: Family) -> Result<()> {
         "{listed}\n{}",
         world.logs()
     );
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn sessions_that_open_between_two_policies_have_one_chain_whole() -> Result<()> 
     world.wait_neighbours(&chains[0])?;
     world.apply_policy(&policies[1])?;
     world.wait_neighbours(&chains[1])?;
-    let (enough, world) = (AtomicBool::new(false), &world);
+    let lab = world;
+    let (enough, world) = (AtomicBool::new(false), &lab);
     let groups = std::thread::scope(|scope| -> Result<Vec<Group>> {
         let applying = scope.spawn(|| -> Result<()> {
             let mut turns = policies.iter().cycle();
@@ -89,7 +90,8 @@ fn sessions_that_open_between_two_policies_have_one_chain_whole() -> Result<()> 
         let refused = world.refused(fw)?;
         ensure!(refused == 0, "{fw:?} refused {refused}\n{}", world.logs());
         Ok(())
-    })
+    })?;
+    lab.finish()
 }
 
 /// Opens sessions in sequence until each chain has followed another a few times.
@@ -160,7 +162,7 @@ fn a_host_dies_while_its_rules_are_in_use() -> Result<()> {
         all_intact(&group.finish()?)?;
     }
     ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
-    Ok(())
+    world.finish()
 }
 
 fn has_chain(world: &Steered, local: SocketAddr, to: SocketAddr, chain: &[At]) -> Result<()> {

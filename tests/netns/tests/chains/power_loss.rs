@@ -62,5 +62,6 @@ fn a_client_that_is_back_opens_sessions() -> Result<()> {
         let lost = world.lost(at, message)?;
         ensure!(lost == 1, "{message} of {at:?} was lost {lost} times");
     }
-    all_intact(&after.finish()?).map(drop)
+    all_intact(&after.finish()?)?;
+    world.finish()
 }

@@ -111,7 +111,8 @@ fn leaves(family: Family) -> Result<()> {
     }
     // There is no session left to leave.
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 0)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -174,7 +175,8 @@ fn a_filter_says_which_sessions() -> Result<()> {
         "{ran:?}"
     );
     group.wait_progress(200_000)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A removal of the host reports the same on the host that opened the sessions, on the server's
@@ -236,7 +238,8 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     );
     counts(&world, At::Fw2, before, [7, 0, 0])?;
     world.wait_only_through(&[])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// An unknown host was probably misspelt: the command must not report that all have left it.
@@ -261,7 +264,8 @@ fn a_host_that_nobody_knows_is_reported() -> Result<()> {
     let words = ["replace-middlebox", &fw1, "--with", &fw2];
     let ran = world.try_ctl(At::Client, &words)?;
     ensure!(ran.code == Some(0), "{ran:?}");
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Without a selection the command applies to all sessions that pass the host, as with `--all`.
@@ -299,7 +303,8 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
             is_changeable(&world, &changes, meant)?;
         }
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The server's host requests that one firewall replaces another, with its state.
@@ -343,7 +348,8 @@ fn the_servers_host_asks() -> Result<()> {
         counters["changes_not_done_no_such_chain"] == 1,
         "{counters:#}"
     );
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Never do both succeed as rivals, and never does neither succeed.
@@ -381,7 +387,8 @@ fn two_hosts_ask_at_once() -> Result<()> {
         group.wait_progress(1 << 20)?;
         world.update_chain(&names[0], &[])?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The deciding host is down: the reason names it, and nothing has changed.
@@ -408,7 +415,8 @@ fn nobody_answers() -> Result<()> {
         (done[0]["outcome"] == "changed").then_some(())
     })?;
     world.wait_only_through(&[])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The daemon of the deciding host dies in the middle: the requesting host is notified, and asks
@@ -432,7 +440,8 @@ fn the_host_that_decides_dies() -> Result<()> {
     })
     .with_context(|| world.logs())?;
     world.wait_only_through(&[])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A host that was to enter does not answer: the requester is notified that it was a time-out.
@@ -460,5 +469,6 @@ fn a_host_that_does_not_answer_is_distinguished() -> Result<()> {
         ensure!(ran.stdout.contains(&fw2), "{at:?}: {ran:?}");
     }
     world.wait_only_through(&[At::Fw1])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -39,6 +39,15 @@ struct Resized {
     names: Vec<String>,
 }
 
+impl Resized {
+    /// Checks every byte, and ends the lab.
+    fn finish(self) -> Result<()> {
+        all_intact(&self.group.finish()?)?;
+        drop(self.middleboxes);
+        self.world.finish()
+    }
+}
+
 /// Returns a busy plan whose rate a middlebox in user space can handle.
 fn at_a_rate() -> Plan {
     Plan {
@@ -156,12 +165,12 @@ fn update_chain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
 /// again, in the numbers after the middlebox.
 fn leaves(family: Family, headers: Headers, plan: &Plan) -> Result<()> {
     let added = [&headers.to_server, &headers.to_client].map(|h| h.len() as i32);
-    let r = resized(family, headers, 1, plan)?;
+    let mut r = resized(family, headers, 1, plan)?;
     let (world, session) = (&r.world, &r.names[0]);
     tell(world, session, added[0], added[1])?;
     update_chain(world, session, &[])?;
     // The middlebox is no longer needed.
-    drop(r.middleboxes);
+    r.middleboxes.clear();
     world.wait_forgotten(At::Fw1)?;
     for chain in [&[At::Fw2][..], &[], &[At::Fw2]] {
         get_on(world, &r.group, 1 << 20)?;
@@ -170,7 +179,7 @@ fn leaves(family: Family, headers: Headers, plan: &Plan) -> Result<()> {
     get_on(world, &r.group, 1 << 20)?;
     let refused = world.refused(At::Fw2)?;
     ensure!(refused == 0, "{refused} refused\n{}", world.logs());
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 #[test]
@@ -218,7 +227,7 @@ fn a_firewall_takes_its_place() -> Result<()> {
     get_on(&r.world, &r.group, 1 << 20)?;
     let refused = r.world.refused(At::Fw2)?;
     ensure!(refused == 0, "{refused} refused\n{}", r.world.logs());
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 /// Each of two middleboxes has changed one direction, and both leave by one change.
@@ -242,7 +251,7 @@ fn two_of_them_leave_at_once() -> Result<()> {
     tell_at(world, At::Fw2, session, 0, 25)?;
     update_chain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 /// Segments are retransmitted all the time, on either path, and acknowledged with SACK blocks.
@@ -269,7 +278,7 @@ fn with_one_percent_loss() -> Result<()> {
             get_on(&r.world, &r.group, 200_000)?;
         }
     }
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 /// The reported delta is compared with the numbers, by the middlebox's own host when it is reported
@@ -333,7 +342,7 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     // The correct delta is believed.
     update_chain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 /// The numbers of a middlebox that always holds more bytes than it has added do not contradict that
@@ -379,7 +388,7 @@ fn an_unreported_delta_behind_held_bytes_is_not_taken_for_none() -> Result<()> {
         "{ran:?}"
     );
     get_on(&r.world, &r.group, 200_000)?;
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }
 
 /// The report outlives the daemon that received it, the chain outlives the daemon that read its
@@ -422,5 +431,5 @@ fn daemons_die() -> Result<()> {
     update_chain(&r.world, &session, &[At::Fw2])?;
     get_on(&r.world, &r.group, 1 << 20)?;
     ensure!(r.world.refused(At::Fw2)? == 0, "{}", r.world.logs());
-    all_intact(&r.group.finish()?).map(drop)
+    r.finish()
 }

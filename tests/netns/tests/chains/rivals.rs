@@ -90,7 +90,8 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
         world.wait_forgotten(At::Fw2)?;
     }
     ensure!(world.refused(At::Fw2)? == 0, "{}", world.logs());
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The second has requested a chain for a session that now has another one.
@@ -111,7 +112,8 @@ fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
     )?;
     ensure!(world.chain_of(&session)? == json!([world.ip(At::Fw1)]));
     group.wait_progress(1 << 20).with_context(|| world.logs())?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Each of two hosts holds the session for its own change when it receives the other's: a proxy
@@ -157,7 +159,8 @@ fn of_a_proxy_that_leaves_and_a_firewall_that_comes_one_wins() -> Result<()> {
         world.logs()
     );
     group.wait_progress(4 << 20).with_context(|| world.logs())?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// All commands that request a chain of one session.
@@ -222,7 +225,7 @@ fn a_session_that_is_closing_is_called_so() -> Result<()> {
         let ran = world.try_ctl(At::Fw1, &words)?;
         ensure!(ran.stdout.contains("the session is closing"), "{ran:?}");
     }
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -235,7 +238,8 @@ fn one_that_does_not_exist_is_not_found() -> Result<()> {
         "ffffffffffff",
         "this host has no such session",
         true,
-    )
+    )?;
+    world.finish()
 }
 
 /// Another change of the session can no longer be rolled back, and is not over.
@@ -257,7 +261,8 @@ fn one_that_another_has_won_is_locked() -> Result<()> {
     })?;
     ended(&world, &held, "changed", "")?;
     group.wait_progress(1 << 20).with_context(|| world.logs())?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// No session can have such a chain; the dry run reports the same.
@@ -292,5 +297,6 @@ fn what_no_chain_can_be_is_refused() -> Result<()> {
     }
     ensure!(world.chain_of(&session)? == json!([ip(At::Fw1)]));
     group.wait_progress(1 << 20).with_context(|| world.logs())?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -138,7 +138,8 @@ fn two_requests_for_many_sessions_both_win() -> Result<()> {
         );
     }
     world.wait_only_through(&[At::Fw4, At::Fw2])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Checks that the session has this chain, and that all data takes it.
@@ -210,7 +211,8 @@ fn beside_each_other(family: Family) -> Result<()> {
     world.update_chain(&session, &[At::Fw3, At::Fw2])?;
     has(&world, &session, &[At::Fw3, At::Fw2])?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -252,7 +254,8 @@ fn one_does_not_wait_for_the_other() -> Result<()> {
         world.update_chain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
         get_on(&world, &group)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Waits until a change is in progress.
@@ -295,7 +298,8 @@ fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
         get_on(&world, &group)?;
         nothing_more(&world, chain, &known)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A change that shares a hop with a change in progress is refused, and the change in progress
@@ -330,7 +334,8 @@ fn overlapping_ones_are_refused() -> Result<()> {
     has(&world, &session, &[At::Fw1, At::Fw2])?;
     get_on(&world, &group)?;
     nothing_amiss(&world, &[At::Fw1, At::Fw2])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The daemon of the host between the segments dies in the middle of both changes, and any other
@@ -391,7 +396,8 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         get_on(&world, &group).with_context(|| fault.to_owned())?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A rule gave the session its chain, with its first packet.
@@ -419,7 +425,8 @@ fn a_session_of_a_rule_has_segments_too() -> Result<()> {
     both_win(&world, &session, asked, &[At::Fw2, At::Fw4])?;
     get_on(&world, &group)?;
     nothing_amiss(&world, &[At::Fw2, At::Fw4])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The session ends, or is reset, while both segments change. Nothing remains in progress.
@@ -472,5 +479,5 @@ fn it_may_end_in_the_middle_of_both() -> Result<()> {
             .with_context(|| format!("{close:?} {message}\n{}", world.logs()))?;
         }
     }
-    Ok(())
+    world.finish()
 }

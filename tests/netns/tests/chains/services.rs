@@ -59,7 +59,8 @@ fn come_and_leave(family: Family, at: At) -> Result<()> {
         world.wait_only_through(&[At::Fw1, At::Fw2])?;
     }
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -118,7 +119,8 @@ fn both_ends_of_steered_sessions_get_services() -> Result<()> {
         now == after,
         "packets still pass the handlers: {after:?} to {now:?}"
     );
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// No packet passes while the routes change: the ends alone know what was acknowledged.
@@ -132,7 +134,8 @@ fn sessions_that_are_silent_get_services() -> Result<()> {
     }
     group.run();
     group.wait_more(1_000_000, PATIENCE)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Adds services to a policy's chains.
@@ -158,7 +161,8 @@ fn a_rule_may_have_hosts_and_services() -> Result<()> {
     change(&world, At::Client, &["take"], "taken")?;
     group.wait_more(300_000, PATIENCE)?;
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// One request changes the chain and puts services in. What the services refuse stays as it is.
@@ -203,7 +207,8 @@ fn a_new_chain_may_have_services() -> Result<()> {
     world.wait_only_through(&[At::Fw1])?;
     wait_listed(&world)?;
     change(&world, At::Client, &["take"], "taken")?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -233,7 +238,8 @@ fn a_service_is_inserted_as_a_host_is() -> Result<()> {
         ensure!(said, "{words:?}: {ran:?}");
     }
     change(&world, At::Client, &["take"], "taken")?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// A policy whose services would speak past its hosts is refused, and the former one stays.
@@ -244,7 +250,7 @@ fn a_rule_with_hosts_has_no_services_at_both_ends() -> Result<()> {
     let refused = world.apply_policy(&policy).expect_err("it is in force");
     let why = format!("{refused:#}");
     ensure!(why.contains("past them"), "{why}");
-    Ok(())
+    world.finish()
 }
 
 fn lossy(world: &Steered) -> Result<()> {
@@ -264,7 +270,8 @@ fn a_lossy_path_costs_no_byte() -> Result<()> {
         change(&world, At::Client, &["take"], "taken")?;
         group.wait_more(50_000, PATIENCE)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -290,7 +297,7 @@ fn sessions_end_through_their_services_and_their_chain() -> Result<()> {
             listed.as_array()?.is_empty().then_some(())
         })?;
     }
-    Ok(())
+    world.finish()
 }
 
 /// The services stay in force, the chain as well, and the next daemon takes them out.
@@ -305,7 +312,8 @@ fn the_next_daemon_knows_them() -> Result<()> {
     change(&world, At::Client, &["take"], "taken")?;
     group.wait_more(300_000, PATIENCE)?;
     world.wait_only_through(&[At::Fw1])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The hosts of a chain see all bytes of a session: services that speak past them are refused. So is
@@ -336,7 +344,8 @@ fn what_cannot_be_beside_them_is_refused() -> Result<()> {
     }
     world.update_chain(&world.name(group.locals()[0]), &[At::Fw2])?;
     group.wait_more(300_000, PATIENCE)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Sessions that their proxy has left, whose path has other addresses and other numbers.
@@ -350,5 +359,6 @@ fn sessions_without_their_proxy_get_services() -> Result<()> {
         change(&world, At::Client, &["take"], "taken")?;
         group.wait_more(300_000, PATIENCE)?;
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

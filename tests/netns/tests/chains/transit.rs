@@ -83,7 +83,8 @@ fn a_daemon_that_stays_is_away_in_two_changes_one_after_the_other() -> Result<()
     world.wait_only_through(&[At::Fw1])?;
     becomes(&world, &session, &[At::Fw2, At::Fw1])?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// No further change is requested: a daemon that starts again asks which path is in use, and gives
@@ -106,5 +107,6 @@ fn a_daemon_that_begins_anew_asks_by_which_path_a_session_passes() -> Result<()>
     world.wait_only_through(&[At::Fw1])?;
     becomes(&world, &session, &[At::Fw1, At::Fw2])?;
     get_on(&world, &group)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

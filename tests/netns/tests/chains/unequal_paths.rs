@@ -127,7 +127,8 @@ fn too_fast_downwards(family: Family, by: Duration) -> Result<()> {
     takes_only(&world, &group, &[])?;
     nothing_refused(&world)?;
     world.wait_forgotten(At::Fw1)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -163,7 +164,8 @@ fn a_session_without_window_scaling_takes_a_long_way() -> Result<()> {
         (received() > before + 400_000).then_some(())
     })?;
     nothing_refused(&world)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// The other end has sent more than a firewall lets its number advance, since the path was taken
@@ -179,5 +181,6 @@ fn a_path_that_was_taken_late_catches_up() -> Result<()> {
     ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
     ensure!(world.refused(At::Fw1)? > 0, "it was not late");
     takes_only(&world, &group, &[At::Fw1])?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -50,7 +50,8 @@ fn without_its_state_a_session_is_dropped() -> Result<()> {
     // No packet has passed the new firewall: the old one can still continue alone.
     world.route(Fw::One)?;
     group.wait_progress(1 << 20)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// Checks that both ends' addresses are translated, or neither.
@@ -111,7 +112,7 @@ fn moves(family: Family, translates: bool, zone: u16) -> Result<()> {
     // The old firewall may have missed data that replies in flight acknowledge.
     let refused = world.refused(Fw::Two)?;
     ensure!(refused == 0, "{refused} packets were refused");
-    Ok(())
+    world.finish()
 }
 
 #[test]
@@ -171,7 +172,8 @@ fn fast_data_with_large_windows_goes_to_and_fro() -> Result<()> {
         let refused = world.refused(at)? - before;
         ensure!(refused == 0, "{refused} packets were refused by {at:?}");
     }
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// An idle session is forgotten no later because of the move, and not at once: the other firewall
@@ -206,7 +208,8 @@ fn what_is_left_of_the_time_out_moves() -> Result<()> {
     );
     group.run();
     group.wait_progress(1 << 20)?;
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 /// No data is in flight when the path moves, so that the entry can learn the windows completely.
@@ -230,7 +233,7 @@ fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     all_intact(&group.finish()?)?;
     let refused = world.refused(Fw::Two)?;
     ensure!(refused == 0, "{refused} packets were refused");
-    Ok(())
+    world.finish()
 }
 
 /// A session that only passes has no socket here: it is considered dead after a time without a
@@ -275,7 +278,8 @@ fn what_passes_and_is_silent_is_forgotten() -> Result<()> {
         "the other is not tracked"
     );
     busy.wait_progress(1 << 16)?;
-    all_intact(&busy.finish()?).map(drop)
+    all_intact(&busy.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -316,7 +320,7 @@ fn state_goes_from_host_to_host() -> Result<()> {
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?)?;
     ensure!(world.refused(Fw::Two)? == 0);
-    Ok(())
+    world.finish()
 }
 
 /// Rules that pass only clients that are in a set.
@@ -378,7 +382,8 @@ fn elements_of_sets_move_too() -> Result<()> {
     ensure!(!list(&world, Fw::One, "seen")?.contains(&element));
     let hosts = list(&world, Fw::One, "hosts")?;
     ensure!(hosts.contains(&local.ip().to_string()), "{hosts}");
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }
 
 #[test]
@@ -439,5 +444,6 @@ fn what_cannot_be_installed_leaves_nothing_behind() -> Result<()> {
     group.wait_progress(1 << 20)?;
     ensure!(world.install(Fw::Two, &sessions[0], &good)?["new"] == 3);
     ensure!(world.install(Fw::Two, &sessions[0], &good)?["updated"] == 3);
-    all_intact(&group.finish()?).map(drop)
+    all_intact(&group.finish()?)?;
+    world.finish()
 }

@@ -172,6 +172,7 @@ impl Relayed {
     }
 
     pub(crate) fn finish(self) -> Result<()> {
-        all_intact(&self.group.finish()?).map(drop)
+        all_intact(&self.group.finish()?)?;
+        self.world.finish()
     }
 }

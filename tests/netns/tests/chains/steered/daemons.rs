@@ -31,8 +31,7 @@ impl Steered {
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        let dir = self.dir.as_ref().map(|dir| dir.path().to_owned());
-        dir.unwrap_or_default().join(name)
+        self.folder.path().join(name)
     }
 
     pub(super) fn policy_file(&self) -> PathBuf {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server};
-use dysco_netns::{Family, Host, Process, require_root};
+use dysco_netns::{Family, Folder, Host, Process, require_root};
 use serde_json::json;
 
 use daemons::program;
@@ -125,7 +125,7 @@ pub(crate) struct Steered {
     traffic: Option<Server>,
     haproxy: Option<Process>,
     pub family: Family,
-    dir: Option<tempfile::TempDir>,
+    folder: Folder,
 }
 
 impl Steered {
@@ -181,13 +181,11 @@ impl Steered {
         settings: &[(At, &str, &str)],
     ) -> Result<Steered> {
         require_root()?;
-        let dir = tempfile::Builder::new()
-            .prefix("dysco-steered-")
-            .tempdir()?;
-        let make = |name: &str| Host::new(name, &dir.path().join(name));
+        let folder = Folder::make("steered")?;
+        let make = |name: &str| Host::new(name, &folder.path().join(name));
         let hosts = all.iter().map(|at| make(at.name()));
         let router = make("router")?;
-        let fleet = Fleet::new_in(dir.path().join("pki"), &router)?.with_faults();
+        let fleet = Fleet::new_in(folder.path().join("pki"), &router)?.with_faults();
         let mut world = Steered {
             all: all.to_vec(),
             hosts: hosts.collect::<Result<_>>()?,
@@ -197,7 +195,7 @@ impl Steered {
             traffic: None,
             haproxy: None,
             family,
-            dir: Some(dir),
+            folder,
         };
         world.connect(all)?;
         for (at, key, value) in settings {
@@ -238,6 +236,14 @@ impl Steered {
         world.filter_bridged(at, true)?;
         world.start_those(&At::ALL)?;
         Ok(world)
+    }
+
+    /// Ends the lab, and lets its folder be removed. Returns an error if something still runs on a
+    /// host.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.daemons.clear();
+        (self.traffic, self.haproxy) = (None, None);
+        self.folder.finish(self.hosts.iter().chain([&self.router]))
     }
 
     pub(crate) fn host(&self, at: At) -> &Host {

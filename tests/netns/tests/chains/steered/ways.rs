@@ -120,6 +120,7 @@ impl Ways {
 
     pub(crate) fn finish(self) -> Result<()> {
         let each = |group: Group| all_intact(&group.finish()?).map(drop);
-        self.groups.into_iter().try_for_each(each)
+        self.groups.into_iter().try_for_each(each)?;
+        self.world.finish()
     }
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server};
-use dysco_netns::{Family, Host, Ran, require_root};
+use dysco_netns::{Family, Folder, Host, Ran, require_root};
 use serde_json::Value;
 
 pub(crate) const PORT: u16 = 9000;
@@ -57,7 +57,7 @@ pub(crate) struct Firewalls {
     traffic: Option<Server>,
     family: Family,
     translates: bool,
-    dir: tempfile::TempDir,
+    folder: Folder,
 }
 
 fn address(family: Family, net: u8, host: u8) -> IpAddr {
@@ -95,11 +95,11 @@ impl Firewalls {
     /// `inet fw`.
     pub(crate) fn with(family: Family, translates: bool, rules: &str) -> Result<Firewalls> {
         require_root()?;
-        let dir = tempfile::Builder::new().prefix("dysco-state-").tempdir()?;
-        let make = |name: &str| Host::new(name, &dir.path().join(name));
+        let folder = Folder::make("state")?;
+        let make = |name: &str| Host::new(name, &folder.path().join(name));
         let (client, server) = (make("client")?, make("server")?);
         let hosts = [make("fw1")?, make("fw2")?];
-        let fleet = Fleet::new_in(dir.path().join("pki"), &client)?;
+        let fleet = Fleet::new_in(folder.path().join("pki"), &client)?;
         let mut world = Firewalls {
             client,
             server,
@@ -109,7 +109,7 @@ impl Firewalls {
             traffic: None,
             family,
             translates,
-            dir,
+            folder,
         };
         world.connect()?;
         for fw in [Fw::One, Fw::Two] {
@@ -122,6 +122,15 @@ impl Firewalls {
         )?);
         world.start_daemons()?;
         Ok(world)
+    }
+
+    /// Ends the lab, and lets its folder be removed. Returns an error if something still runs on a
+    /// host.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.daemons.clear();
+        self.traffic = None;
+        let ends = [&self.client, &self.server];
+        self.folder.finish(self.hosts.iter().chain(ends))
     }
 
     fn start_daemons(&mut self) -> Result<()> {
@@ -236,7 +245,7 @@ impl Firewalls {
 
     /// Writes documents to a file for `install`.
     pub(crate) fn file(&self, documents: &Value) -> Result<PathBuf> {
-        let file = self.dir.path().join("documents.json");
+        let file = self.folder.path().join("documents.json");
         fs::write(&file, documents.to_string())?;
         Ok(file)
     }
