@@ -138,6 +138,12 @@ fn of(
     removals.chain(chains).chain(services).collect()
 }
 
+/// Wanted names that nothing has. To explore nothing would look like success.
+fn unknown<'a>(wanted: &'a [String], known: &[&str]) -> Vec<&'a str> {
+    let names = wanted.iter().map(String::as_str);
+    names.filter(|name| !known.contains(name)).collect()
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let wanted =
@@ -150,6 +156,15 @@ fn main() -> ExitCode {
             service::config::seeded(),
         ),
     ];
+    let known = all.iter().chain(&seeded).map(|c| c.name()[0]);
+    let unknown = unknown(&arguments.names, &known.collect::<Vec<_>>());
+    if !unknown.is_empty() {
+        eprintln!(
+            "no configuration or seeded bug has the name {}; --list lists them",
+            unknown.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let [all, seeded] = [all, seeded].map(|configs| {
         let wanted = configs.into_iter().filter(|c| wanted(c.name()[0]));
         wanted.collect::<Vec<_>>()
@@ -198,5 +213,17 @@ fn main() -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_nothing_has_is_refused() {
+        let wanted = ["mixed", "mixd"].map(str::to_owned);
+        assert_eq!(unknown(&wanted, &["mixed", "streams"]), ["mixd"]);
+        assert!(unknown(&[], &["mixed"]).is_empty());
     }
 }

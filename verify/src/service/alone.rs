@@ -12,7 +12,8 @@ impl World {
     /// Puts services into the session: the handler has its sockets, and the session enters.
     pub(crate) fn put_alone(&mut self, config: &Configuration) -> bool {
         let host = &mut self.hosts[0];
-        if host.daemon.stage != Stage::None || !host.record.are(phase::DIRECT) || self.puts == 0 {
+        let free = host.daemon.stage == Stage::None && host.record.are(phase::DIRECT);
+        if host.daemon.dead || !free || self.puts == 0 {
             return false;
         }
         let nth = config.puts.len() - usize::from(self.puts);
@@ -34,6 +35,7 @@ impl World {
             return false;
         };
         let may = match host.daemon.stage {
+            _ if host.daemon.dead => false,
             Stage::In => true,
             Stage::Entering => config.leaves_early,
             _ => false,

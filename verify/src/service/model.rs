@@ -156,6 +156,7 @@ impl Model for Exploration {
         }
         self.pay(&mut world, &action, idle);
         world.check(&self.config);
+        world.excuse_no_more(&self.config);
         if world.broken.is_none() {
             world.fate = self.fates.of(&self.config, &world);
         }

@@ -112,9 +112,9 @@ impl World {
         tcp.is_heard() && closed && tcp.got == self.expected(config, other)
     }
 
-    /// True if each end that still waits after a reset of the other end gets a RST in answer to its
-    /// next segment.
-    fn hears_reset(&self, config: &Configuration) -> bool {
+    /// Makes each end that still waits after a reset of the other end send its next segment, which a
+    /// RST answers.
+    fn probes(&self, config: &Configuration) -> World {
         let mut later = self.clone();
         for end in 0..2 {
             if !later.ends[end].dead && !later.is_served(config, end) {
@@ -122,10 +122,26 @@ impl World {
             }
         }
         later.come_to_rest(config);
-        (0..2).all(|end| later.ends[end].dead || later.is_served(config, end))
+        later
     }
 
-    fn is_settled(&self, config: &Configuration) -> bool {
+    fn hears_reset(&self, config: &Configuration) -> bool {
+        (0..2).all(|end| self.ends[end].dead || self.is_served(config, end))
+    }
+
+    /// True if nothing is left of the services of a session that was reset: no change is under way,
+    /// no connection is open, and no handler has a socket of it.
+    fn is_over(&self) -> bool {
+        let rests = |host: &super::world::Host| {
+            let handler = host.handler.as_ref();
+            host.daemon.stage == Stage::None && handler.is_none_or(Handler::is_dead)
+        };
+        let closed = |sides: &[Side; 2]| sides.iter().all(|side| *side != Side::Held);
+        self.hosts.iter().all(rests) && self.tunnels.iter().all(closed)
+    }
+
+    /// True if no change is under way, and nothing is left of services that are not in the session.
+    pub(crate) fn is_settled(&self, config: &Configuration) -> bool {
         let rests = |stage: Stage| matches!(stage, Stage::None | Stage::In);
         let stages = self.hosts.iter().map(|host| host.daemon.stage);
         let same = |host: &super::world::Host| match host.daemon.stage {
@@ -184,8 +200,10 @@ impl Quiesce for World {
 
     fn judge(&self, config: &Configuration) -> Fate {
         if self.ends.iter().any(|end| end.dead) {
-            return match self.uneven || self.hears_reset(config) {
-                true => Fate::Good,
+            let later = self.probes(config);
+            return match self.uneven || later.hears_reset(config) {
+                true if later.is_over() => Fate::Good,
+                true => Fate::Unfinished,
                 false => Fate::HalfReset,
             };
         }

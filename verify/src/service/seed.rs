@@ -43,6 +43,8 @@ pub enum Seed {
     ForgetsAtStart,
     /// A daemon that starts again treats services as present although one direction has left them.
     StaysIn,
+    /// A daemon that starts again treats services as gone although the session still leaves them.
+    TakenForOut,
     /// A message of an earlier pair is treated as one of the present pair.
     StaleNames,
 }

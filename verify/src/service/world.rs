@@ -222,6 +222,17 @@ impl World {
         }
     }
 
+    /// Ends the excuse for a reset once the change that it was for has ended with both ends alive, and
+    /// nothing of it is on its way.
+    pub(crate) fn excuse_no_more(&mut self, config: &Configuration) {
+        let alive = self.ends.iter().all(|end| !end.dead);
+        let quiet = self.net.is_empty() && self.late.is_empty();
+        let running = self.hosts.iter().all(|host| !host.daemon.dead);
+        if self.excused && alive && quiet && running && self.is_settled(config) {
+            (self.excused, self.uneven) = (false, false);
+        }
+    }
+
     /// Notes that a process dies, after which a session may be reset. If only one host has changed
     /// the session's routes by then, the end of the other host is not notified.
     pub fn excuse(&mut self) {

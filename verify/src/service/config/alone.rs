@@ -94,6 +94,23 @@ fn faults() -> Vec<Configuration> {
             seen: &[Seen::Put, Seen::Taken, Seen::Reset],
             ..ALONE
         },
+        Configuration {
+            name: "service-crashes",
+            about: "the daemon dies at any time, and starts anew",
+            bytes: [2, 1],
+            faults: faults!(crashes: 1),
+            ..ALONE
+        },
+        Configuration {
+            name: "service-crashes-lost",
+            about: "the same, while two services come and go and a packet is lost",
+            puts: TWICE,
+            takes: 2,
+            bytes: [1, 1],
+            faults: faults!(crashes: 1, lost: 1),
+            seen: AGAIN,
+            ..ALONE
+        },
     ]
 }
 

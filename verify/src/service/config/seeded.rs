@@ -69,6 +69,14 @@ fn alone() -> Vec<Configuration> {
             "a silent direction never gets a cutoff",
             Seed::NeverStill,
         ),
+        Configuration {
+            faults: faults!(crashes: 1),
+            ..of(
+                "service-taken-for-out",
+                "a daemon that starts anew takes services that the session leaves for gone",
+                Seed::TakenForOut,
+            )
+        },
     ]
 }
 

@@ -222,6 +222,7 @@ fn stage_of(config: &Configuration, record: &Record, has_tunnel: bool) -> Stage 
     let told = !record.is_used() || !has_tunnel || config.seed == Some(Seed::ForgetsAtStart);
     let half = has(phase::DIRECT) && config.seed != Some(Seed::StaysIn);
     match () {
+        () if has(phase::LEAVING) && config.seed == Some(Seed::TakenForOut) => Stage::None,
         () if has(phase::LEAVING) => Stage::Leaving,
         () if has(phase::ENTERING) => Stage::Entering,
         () if has(phase::THROUGH) && half => Stage::Leaving,
