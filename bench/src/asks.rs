@@ -39,8 +39,10 @@ pub(crate) struct Answers {
     pub p50_us: f64,
     /// 99th percentile of the time of a request, in microseconds.
     pub p99_us: f64,
-    /// Processor time of the machine per request, in microseconds.
-    pub cpu_us: f64,
+    /// Processor time of the machine, in microseconds.
+    pub busy_us: f64,
+    /// Number of requests.
+    pub count: f64,
 }
 
 impl Asks {
@@ -85,7 +87,8 @@ impl Asks {
             rate: count / took.as_secs_f64(),
             p50_us: rank(&times, 50),
             p99_us: rank(&times, 99),
-            cpu_us: busy.as_secs_f64() * 1e6 / count,
+            busy_us: busy.as_secs_f64() * 1e6,
+            count,
         })
     }
 }

@@ -65,8 +65,9 @@ struct Seen {
     handshake_ms: Vec<f64>,
     /// Duration of each step.
     step_ms: [Vec<f64>; STEPS.len()],
-    /// Time of a message and its answer, under load and without load.
-    round_trip_ms: [Vec<f64>; 2],
+    /// Time of a message and its answer, under load, under load at real-time priority, and without
+    /// load.
+    round_trip_ms: [Vec<f64>; 3],
 }
 
 /// Runs the benchmark.
@@ -77,9 +78,9 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let seen = measure(phase, Closer::Nothing)?;
-        gains.extend(seen.gains());
-        lowest.extend(seen.lowest(phase));
-        switch.extend(&seen.switch_ms);
+        gains.push(seen.gains());
+        lowest.push(seen.lowest(phase));
+        switch.push(seen.switch_ms.clone());
         if round == 1 {
             effort.plot(seen.plot());
         }
@@ -92,21 +93,22 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
         "cumulative share of removals by duration",
         "ms",
         &[
-            ("from beginning to cutover", &switch),
+            ("from beginning to cutover", &switch.concat()),
             ("handshake of the new path", &handshakes),
         ],
     );
     effort.plot(Plot::single("reconfiguration", panel));
-    let all = sorted(&switch);
+    let all = sorted(&switch.concat());
     let p99 = Figure::new("reconfig_ms_p99", "ms", rank(&all, 99))
         .goal(Goal::AtMost(2.0))
         .aside("p80, ms", rank(&all, 80))
         .aside("longest, ms", rank(&all, 100));
-    let p50 = Figure::median("reconfig_ms_p50", "ms", switch);
-    let deepest = lowest.iter().copied().fold(f64::INFINITY, f64::min);
-    let lowest = Figure::median("removal_lowest_goodput", "", lowest);
+    let p50 = Figure::of_rounds("reconfig_ms_p50", "ms", switch);
+    let deepest = lowest.iter().flatten().copied();
+    let deepest = deepest.fold(f64::INFINITY, f64::min);
+    let lowest = Figure::of_rounds("removal_lowest_goodput", "", lowest);
     let mut figures = vec![
-        Figure::median("removal_goodput_gain", "", gains).paper(2.0),
+        Figure::of_rounds("removal_goodput_gain", "", gains).paper(2.0),
         lowest.goal(Goal::AtLeast(0.6)).aside("deepest", deepest),
         p50.goal(Goal::AtMost(0.5)),
         p99,
@@ -151,15 +153,15 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     let bundle = |n| Bundle::open(&lab, &fleet, n);
     let bundles: Vec<_> = (0..BUNDLES).map(bundle).collect::<Result<_>>()?;
     let mut seen = Seen::default();
-    let round_trips = || match closer {
-        Closer::Steps => round_trips(&lab),
+    let round_trips = |first| match closer {
+        Closer::Steps => round_trips(&lab, first),
         Closer::Nothing | Closer::Handshakes => Ok(Vec::new()),
     };
-    let idle = round_trips()?;
+    let idle = round_trips(false)?;
     bundles.iter().for_each(|bundle| bundle.sessions.start());
     let begin = Instant::now();
     seen.watch(&bundles, begin, phase)?;
-    seen.round_trip_ms = [round_trips()?, idle];
+    seen.round_trip_ms = [round_trips(false)?, round_trips(true)?, idle];
     let capture = (closer == Closer::Handshakes).then(|| Handshakes::watch(&lab.client));
     let capture = capture.transpose()?;
     for bundle in &bundles {
@@ -195,10 +197,11 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Measures round trips between the client's host and the server's host.
-fn round_trips(lab: &Lab) -> Result<Vec<f64>> {
+/// Measures round trips between the client's host and the server's host, with threads that run
+/// before other processes if `first`.
+fn round_trips(lab: &Lab, first: bool) -> Result<Vec<f64>> {
     let end = |role: Role| (lab.host(role), role.address(Family::V4));
-    roundtrip::measure(end(Role::Client), end(Role::Server), ROUND_TRIPS)
+    roundtrip::measure(end(Role::Client), end(Role::Server), ROUND_TRIPS, first)
 }
 
 impl Bundle {
@@ -274,9 +277,11 @@ impl Seen {
     /// Figures of the minimum duration of a removal (its messages and its handshake in sequence),
     /// and of its parts.
     fn floors(self, handshake_ms: f64) -> Vec<Figure> {
-        let [loaded, idle] = self.round_trip_ms;
+        let [loaded, first, idle] = self.round_trip_ms;
         let (idle, switch) = (median(&idle), median(&self.switch_ms));
+        // Eight removals begin at once: the daemons have normal priority.
         let trip = Figure::median("control_round_trip_ms_p50", "ms", loaded)
+            .aside("at real-time priority, ms", median(&first))
             .aside("without any load, ms", idle);
         let trips = steps::MESSAGES / 2.0;
         let least = trip.value * trips + handshake_ms;

@@ -80,8 +80,7 @@ impl Bound {
         ];
         if self.rate.is_some() {
             // With limited links the cost shows as processor time instead.
-            let cpu =
-                |name: &str, kind| turns.figure_of(named(name), kind, |b| b.cpu, "seconds a GB");
+            let cpu = |name: &str, kind| turns.cost(named(name), kind, "seconds a GB");
             figures.push(cpu("cpu_ratio", CHAINED));
             figures.push(cpu("empty_programs_cpu_ratio", EMPTY));
         }

@@ -6,21 +6,35 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::figure::{Better, short};
+use crate::figure::{Better, independent, short};
 use crate::ranks::{apart, most};
 
 /// Minimum distance of the rank sum from its mean, in standard deviations. By chance 1 of 10,000
 /// figures exceeds it, and a run has some hundreds.
 const APART: f64 = 3.89;
-/// Prefixes of the names of figures that measure no code of this project. The machine and its
+/// Noise, as a share, above which a figure that has not changed by more is not called the same.
+const TOO_NOISY: f64 = 0.15;
+/// Prefixes of the names of controls: the same measurement as that of the baseline, once more.
+const CONTROLS: [&str; 10] = [
+    "control_cpu_",
+    "control_goodput_",
+    "control_latency_",
+    "control_pps_",
+    "control_requests_",
+    "control_setup_",
+    "control_shim_",
+    "linked_control_",
+    "rival_control_",
+    "services_control_",
+];
+/// Prefixes of the names of other figures that measure no code of this project. The machine and its
 /// neighbours cause the differences of these figures between two runs.
 const FOREIGN: [&str; 15] = [
     "code_ns_that_world_alone",
-    "control_",
     "copied_",
     "empty_programs_",
+    "linked_empty_programs_",
     "path_ns_empty",
-    "rival_control_",
     "rival_copied_",
     "rival_direct_",
     "rival_nat_",
@@ -28,6 +42,7 @@ const FOREIGN: [&str; 15] = [
     "rival_sockmap_",
     "rival_spliced_",
     "run_ns_empty",
+    "services_haproxy_",
     "sockmap_",
     "spliced_",
 ];
@@ -62,6 +77,9 @@ struct PastFigure {
     better: Option<Better>,
     #[serde(deserialize_with = "numbers")]
     samples: Vec<f64>,
+    /// Empty in runs that do not state the rounds: all samples count.
+    #[serde(default)]
+    rounds: Vec<usize>,
 }
 
 /// Reads samples. JSON has no infinity: a turn without a result is stored as null.
@@ -77,6 +95,8 @@ enum Verdict {
     Regressed,
     /// With so few samples, even two completely separate sets would not differ by more than chance.
     CannotTell,
+    /// The noise hides any difference that matters.
+    TooNoisy,
     /// The figure measures no code of this project.
     Foreign,
 }
@@ -114,12 +134,12 @@ impl Compare {
             );
             match verdict {
                 Verdict::Regressed => worse.push(new.name.as_str()),
-                Verdict::CannotTell => unclear += 1,
+                Verdict::CannotTell | Verdict::TooNoisy => unclear += 1,
                 Verdict::Same | Verdict::Improved => reported += 1,
                 Verdict::Foreign => {}
             }
         }
-        println!("{reported} figures are no worse; {unclear} have too few samples to tell");
+        println!("{reported} figures are no worse; {unclear} cannot be told");
         ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
         let gone = before.gone_from(&after);
         ensure!(
@@ -131,9 +151,8 @@ impl Compare {
     }
 }
 
-/// Largest change of foreign figures between the two runs, as a share. For a ratio, the foreign
-/// ratios of the same part count. For a time or a rate, all foreign times and rates count, because
-/// they show the speed of the machine.
+/// Largest change of foreign figures of the same nature between the two runs, as a share. A ratio
+/// has those of the same quantity in its own part.
 fn between(before: &Past, after: &Past, of: &PastFigure) -> f64 {
     let changed = |new: &PastFigure| -> Option<f64> {
         let old = before.figures.iter().find(|old| old.name == new.name)?;
@@ -141,13 +160,37 @@ fn between(before: &Past, after: &Past, of: &PastFigure) -> f64 {
     };
     // A difference caused by nothing is close to zero, so that its relative change is meaningless.
     let tells = |f: &&PastFigure| f.is_foreign() && !f.name.contains("_added_");
-    let alike = |f: &&PastFigure| match of.unit.is_empty() {
-        true => f.unit.is_empty() && f.part == of.part,
-        false => !f.unit.is_empty(),
+    // The machine's speed has no influence on an amount.
+    let alike = |f: &&PastFigure| match (of.nature(), f.nature()) {
+        (Nature::Ratio, Nature::Ratio) => f.part == of.part && f.measure() == of.measure(),
+        (Nature::Speed, Nature::Speed) => true,
+        _ => false,
     };
     let all = after.figures.iter().filter(tells).filter(alike);
     all.filter_map(changed).reduce(f64::max).unwrap_or(0.0)
 }
+
+/// What a difference between two runs says about other figures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nature {
+    /// A ratio, which the machine's speed changes little.
+    Ratio,
+    /// A time or a rate, which the machine's speed changes.
+    Speed,
+    /// A number of bytes, packets or others, which the machine's speed does not change.
+    Amount,
+}
+
+/// Measured quantities of ratios, by words in the figures' names. One varies more than another.
+const MEASURES: [&str; 7] = [
+    "goodput",
+    "cpu",
+    "latency_p50",
+    "latency_p99",
+    "requests",
+    "pps",
+    "volleys",
+];
 
 impl PastFigure {
     fn better(&self) -> Better {
@@ -155,8 +198,28 @@ impl PastFigure {
         self.better.unwrap_or_else(usual)
     }
 
+    fn is_control(&self) -> bool {
+        CONTROLS.iter().any(|begin| self.name.starts_with(begin))
+    }
+
     fn is_foreign(&self) -> bool {
-        FOREIGN.iter().any(|begin| self.name.starts_with(begin))
+        self.is_control() || FOREIGN.iter().any(|begin| self.name.starts_with(begin))
+    }
+
+    fn nature(&self) -> Nature {
+        match self.unit.as_str() {
+            "" => Nature::Ratio,
+            "ns" | "µs" | "ms" | "s" => Nature::Speed,
+            rate if rate.ends_with("/s") => Nature::Speed,
+            _ => Nature::Amount,
+        }
+    }
+
+    /// The quantity that a ratio compares, if its name has one.
+    fn measure(&self) -> Option<&'static str> {
+        let named = |word: &&&str| self.name.contains(**word);
+        let all = MEASURES.iter().find(named).copied();
+        all.filter(|_| self.nature() == Nature::Ratio)
     }
 }
 
@@ -179,23 +242,28 @@ impl Past {
         names.filter(|name| !later.quick && !here(name)).collect()
     }
 
-    /// Largest error of a control in the figure's part of the benchmark, as a share. If the part
-    /// has no control, the largest error of a control in the whole run.
+    /// Largest error of a control in the figure's part of the benchmark, as a share: of those of the
+    /// same quantity, or else of all. If the part has no control, the largest error of a control in
+    /// the whole run. A time or an amount has only controls of its part.
     fn noise(&self, of: &PastFigure) -> f64 {
-        let within = |part: Option<&str>| {
-            let all = self.figures.iter();
-            let own = all.filter(|f| part.is_none_or(|part| f.part == part));
-            own.filter_map(|f| self.apart(f)).reduce(f64::max)
+        let within = |wanted: &dyn Fn(&PastFigure) -> bool| {
+            let all = self.figures.iter().filter(|f| wanted(f));
+            all.filter_map(|f| self.apart(f)).reduce(f64::max)
         };
-        within(Some(&of.part))
-            .or_else(|| within(None))
+        let whole = || match of.nature() {
+            Nature::Ratio => within(&|_| true),
+            Nature::Speed | Nature::Amount => None,
+        };
+        within(&|f| f.part == of.part && f.measure() == of.measure())
+            .or_else(|| within(&|f| f.part == of.part))
+            .or_else(whole)
             .unwrap_or(0.0)
     }
 
     /// Distance of a control from its ideal value. None for other figures.
     fn apart(&self, control: &PastFigure) -> Option<f64> {
         let value = control.value?;
-        if !control.name.contains("control") {
+        if !control.is_control() {
             return None;
         }
         if control.unit.is_empty() {
@@ -214,10 +282,14 @@ fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict
     if new.is_foreign() {
         return Verdict::Foreign;
     }
-    if most(old.samples.len(), new.samples.len()) < APART {
+    let [before, after] = [old, new].map(|f| independent(&f.samples, &f.rounds));
+    if most(before.len(), after.len()) < APART {
         return Verdict::CannotTell;
     }
-    if apart(&old.samples, &new.samples) < APART || change.abs() <= noise {
+    if change.abs() <= noise && noise > TOO_NOISY {
+        return Verdict::TooNoisy;
+    }
+    if apart(&before, &after) < APART || change.abs() <= noise {
         return Verdict::Same;
     }
     if (change > 0.0) == (new.better() == Better::More) {
@@ -234,147 +306,11 @@ impl Verdict {
             Verdict::Improved => "better",
             Verdict::Regressed => "**worse**",
             Verdict::CannotTell => "too few samples to tell",
+            Verdict::TooNoisy => "too much noise to tell",
             Verdict::Foreign => "not Dysco's code",
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn figure(better: Better, centre: f64, count: usize) -> PastFigure {
-        let samples = (0..count).map(|i| centre * (1.0 + (i % 7) as f64 * 0.01));
-        PastFigure {
-            name: "x".into(),
-            part: "a".into(),
-            unit: String::new(),
-            value: Some(centre),
-            better: Some(better),
-            samples: samples.collect(),
-        }
-    }
-
-    fn verdict(better: Better, to: f64, count: usize, noise: f64) -> Verdict {
-        let (old, new) = (figure(better, 1.0, count), figure(better, to, count));
-        judge(&old, &new, to - 1.0, noise)
-    }
-
-    #[test]
-    fn a_clear_change_is_known_by_its_direction() {
-        assert_eq!(verdict(Better::More, 0.9, 40, 0.01), Verdict::Regressed);
-        assert_eq!(verdict(Better::Less, 0.9, 40, 0.01), Verdict::Improved);
-    }
-
-    #[test]
-    fn chance_and_noise_are_no_change() {
-        assert_eq!(verdict(Better::More, 0.999, 40, 0.0), Verdict::Same);
-        assert_eq!(verdict(Better::More, 0.9, 40, 0.2), Verdict::Same);
-    }
-
-    /// Ten samples cannot distinguish half the value from chance at the odds that this many figures
-    /// require.
-    #[test]
-    fn what_cannot_be_distinguished_is_not_called_the_same() {
-        for count in [0, 3, 10] {
-            assert_eq!(verdict(Better::More, 0.5, count, 0.0), Verdict::CannotTell);
-        }
-        assert_eq!(verdict(Better::More, 0.5, 14, 0.0), Verdict::Regressed);
-    }
-
-    #[test]
-    fn what_is_none_of_ours_gets_no_worse() {
-        let mut rival = figure(Better::More, 1.0, 40);
-        rival.name = "rival_nginx_requests".into();
-        let slower = figure(Better::More, 0.5, 40);
-        let slower = PastFigure {
-            name: rival.name.clone(),
-            ..slower
-        };
-        assert_eq!(judge(&rival, &slower, -0.5, 0.0), Verdict::Foreign);
-    }
-
-    fn run_of(quick: bool, figures: &[(&str, &str, f64)]) -> Past {
-        let of = |&(name, part, value): &(&str, &str, f64)| PastFigure {
-            name: name.into(),
-            part: part.into(),
-            unit: if name.contains("_ns") { "ns" } else { "" }.into(),
-            value: Some(value),
-            ..figure(Better::More, 1.0, 0)
-        };
-        Past {
-            date: String::new(),
-            commit: String::new(),
-            quick,
-            figures: figures.iter().map(of).collect(),
-        }
-    }
-
-    /// A slower machine makes all figures of a part worse.
-    #[test]
-    fn runs_differ_by_as_much_as_what_is_none_of_ours_does() {
-        let before = run_of(
-            false,
-            &[
-                ("spliced_goodput", "local", 1.0),
-                ("sockmap_goodput", "local", 1.0),
-                ("local_goodput", "local", 1.0),
-                ("lookup_ns", "lookup", 1.0),
-                ("shim_ratio", "shim", 1.0),
-                ("run_ns_empty", "packet", 30.0),
-            ],
-        );
-        let after = run_of(
-            false,
-            &[
-                ("spliced_goodput", "local", 1.3),
-                ("sockmap_goodput", "local", 0.9),
-                ("local_goodput", "local", 9.0),
-                ("lookup_ns", "lookup", 9.0),
-                ("shim_ratio", "shim", 9.0),
-                ("run_ns_empty", "packet", 45.0),
-            ],
-        );
-        for (at, wanted) in [(2, 0.3), (3, 0.5), (4, 0.0)] {
-            let of = &after.figures[at];
-            let noise = between(&before, &after, of);
-            assert!((noise - wanted).abs() < 1e-9, "{}: {noise}", of.name);
-        }
-    }
-
-    #[test]
-    fn what_is_not_measured_any_more_is_reported() {
-        let before = run_of(false, &[("a", "x", 1.0), ("b", "x", 1.0)]);
-        let after = |quick| run_of(quick, &[("b", "x", 1.0)]);
-        assert_eq!(before.gone_from(&after(false)), ["a"]);
-        assert!(before.gone_from(&after(true)).is_empty());
-    }
-
-    #[test]
-    fn noise_is_that_of_the_same_part() {
-        let of = |name: &str, part: &str, unit: &str, value| PastFigure {
-            name: name.into(),
-            part: part.into(),
-            unit: unit.into(),
-            value: Some(value),
-            ..figure(Better::More, 1.0, 0)
-        };
-        let run = Past {
-            date: String::new(),
-            commit: String::new(),
-            quick: false,
-            figures: vec![
-                of("control_a", "calm", "", 0.99),
-                of("a", "calm", "", 0.9),
-                of("control_b", "rough", "", 1.2),
-                of("added", "opening", "µs", 100.0),
-                of("control_added", "opening", "µs", -3.0),
-                of("c", "without", "", 1.0),
-            ],
-        };
-        let noise = [1, 3, 5].map(|at| run.noise(&run.figures[at]));
-        for (noise, wanted) in noise.into_iter().zip([0.01, 0.03, 0.2]) {
-            assert!((noise - wanted).abs() < 1e-9, "{noise} is not {wanted}");
-        }
-    }
-}
+mod tests;

@@ -84,7 +84,8 @@ impl<const K: usize> Contest<K> {
                 value: answers.p50_us,
                 rate: answers.rate,
                 p99: answers.p99_us,
-                cpu: answers.cpu_us,
+                busy: answers.busy_us,
+                done: answers.count,
                 ..Brought::default()
             })
         })
@@ -103,11 +104,11 @@ impl<const K: usize> Contest<K> {
         };
         let mut figures = vec![
             self.bulk.figure(named("goodput"), kind, 1e9, "Gbit/s"),
-            self.bulk.figure_of(named("cpu"), kind, |b| b.cpu, "s/GB"),
+            self.bulk.cost(named("cpu"), kind, "s/GB"),
             asked("latency_p50", |b| b.value, "µs"),
             asked("latency_p99", |b| b.p99, "µs"),
             asked("requests", |b| b.rate, "requests/s"),
-            asked("cpu_of_a_request", |b| b.cpu, "µs"),
+            self.asked.cost(named("cpu_of_a_request"), kind, "µs"),
         ];
         if !self.memory[kind].is_empty() {
             let name = format!("rival_{name}_bytes_per_session_{count}");

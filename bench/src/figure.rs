@@ -95,6 +95,10 @@ pub(crate) struct Figure {
     pub histogram: Vec<Bucket>,
     /// Samples of which the value is the median or another rank, in the order of measurement.
     pub samples: Vec<f64>,
+    /// Numbers of samples of the rounds, if there were several. Samples of one round have the same
+    /// labs and sessions, and depend on each other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<usize>,
 }
 
 impl Figure {
@@ -113,17 +117,35 @@ impl Figure {
             aside: BTreeMap::new(),
             histogram: Vec::new(),
             samples: Vec::new(),
+            rounds: Vec::new(),
         }
     }
 
-    /// Creates a figure from the median of samples.
+    /// Creates a figure from the median of samples of one round.
     pub(crate) fn median(name: impl Into<String>, unit: &'static str, samples: Vec<f64>) -> Figure {
-        let sorted = sorted(&samples);
-        Figure {
-            interval: interval(&sorted),
-            samples,
-            ..Figure::new(name, unit, rank(&sorted, 50))
+        Figure::of_rounds(name, unit, vec![samples])
+    }
+
+    /// Creates a figure from the median of the samples of all rounds.
+    pub(crate) fn of_rounds(
+        name: impl Into<String>,
+        unit: &'static str,
+        rounds: Vec<Vec<f64>>,
+    ) -> Figure {
+        let value = median(&rounds.concat());
+        Figure::new(name, unit, value).sampled(rounds)
+    }
+
+    /// Sets the samples, by round, and the interval of their median.
+    pub(crate) fn sampled(mut self, rounds: Vec<Vec<f64>>) -> Figure {
+        self.samples = rounds.concat();
+        let counts = rounds.iter().map(Vec::len).filter(|count| *count > 0);
+        self.rounds = counts.collect();
+        if self.rounds.len() < 2 {
+            self.rounds.clear();
         }
+        self.interval = interval(&sorted(&independent(&self.samples, &self.rounds)));
+        self
     }
 
     /// Sets the goal.
@@ -181,6 +203,21 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     rank(&sorted(samples), 50)
 }
 
+/// Returns samples that do not depend on each other: the medians of the rounds if there were several,
+/// and else all samples.
+pub(crate) fn independent(samples: &[f64], rounds: &[usize]) -> Vec<f64> {
+    if rounds.len() < 2 || rounds.iter().sum::<usize>() != samples.len() {
+        return samples.to_vec();
+    }
+    let mut rest = samples;
+    let round = |count: &usize| {
+        let (round, more) = rest.split_at(*count);
+        rest = more;
+        median(round)
+    };
+    rounds.iter().map(round).collect()
+}
+
 /// Returns order statistics that enclose the median with a confidence of 95 %. They need no
 /// assumption about the distribution of the samples.
 fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
@@ -214,6 +251,23 @@ mod tests {
         assert_eq!(figure.value, 21.0);
         assert_eq!(figure.interval, Some((15.0, 28.0)));
         assert_eq!(figure.samples[0], 41.0);
+    }
+
+    /// Six rounds of equal samples say no more than six samples.
+    #[test]
+    fn the_samples_of_a_round_count_once() {
+        let round = |value: u32| vec![f64::from(value); 30];
+        let figure = Figure::of_rounds("x", "", (1..=6).map(round).collect());
+        assert_eq!(figure.interval, Some((1.0, 6.0)));
+        assert_eq!((figure.samples.len(), figure.rounds.len()), (180, 6));
+        assert_eq!(
+            independent(&figure.samples, &figure.rounds),
+            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+        );
+        let few = Figure::of_rounds("x", "", (1..=3).map(round).collect());
+        assert_eq!((few.value, few.interval), (2.0, None));
+        let one = Figure::of_rounds("x", "", vec![round(1), vec![]]);
+        assert!(one.interval.is_some() && one.rounds.is_empty());
     }
 
     #[test]

@@ -67,12 +67,8 @@ pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
             let goodput = format!("{name}_goodput_vs_forwarding{suffix}");
             let goodput = turns.figure(goodput, kind, 1e9, "Gbit/s");
             figures.push(meant(goodput, Goal::AtLeast(0.95)));
-            let cpu = turns.figure_of(
-                format!("{name}_cpu_vs_forwarding{suffix}"),
-                kind,
-                |b| b.cpu,
-                "s/GB",
-            );
+            let cpu = format!("{name}_cpu_vs_forwarding{suffix}");
+            let cpu = turns.cost(cpu, kind, "s/GB");
             figures.push(meant(cpu, Goal::AtMost(1.1)));
         }
         let latency = format!("{name}_latency_p50_vs_forwarding");

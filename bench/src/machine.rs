@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use procfs::{CpuInfo, Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
+use procfs::{CpuInfo, CpuTime, Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use serde::{Deserialize, Serialize};
 
 /// Properties of the machine that are needed to judge absolute numbers.
@@ -79,10 +79,33 @@ pub(crate) fn settle() -> Result<()> {
     Ok(())
 }
 
-/// Idle time of all processors together since the machine started. The rest is busy time, including
-/// time that is charged to no process.
+/// Time since the machine started in which its processors did no work, together. The rest is busy
+/// time, including time that is charged to no process. Time that the host of a virtual machine takes
+/// is no work.
 pub(crate) fn idle() -> Result<Duration> {
     let all = KernelStats::current().context("failed to read /proc/stat")?;
-    let waiting = all.total.iowait_duration().unwrap_or_default();
-    Ok(all.total.idle_duration() + waiting)
+    Ok(unused(&all.total))
+}
+
+fn unused(times: &CpuTime) -> Duration {
+    let waiting = times.iowait_duration().unwrap_or_default();
+    times.idle_duration() + waiting + times.steal_duration().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use procfs::{FromBufReadSI, KernelStats};
+
+    use super::*;
+
+    /// A tick has ten milliseconds.
+    #[test]
+    fn stolen_time_is_no_busy_time() {
+        let text = "cpu  1000 0 500 7000 200 0 0 300 0 0\nctxt 1\nbtime 1\nprocesses 1\n\
+                    procs_running 1\nprocs_blocked 0\n";
+        let clock = procfs::LocalSystemInfo;
+        let read = KernelStats::from_buf_read(text.as_bytes(), &clock);
+        let unused = unused(&read.expect("statistics").total);
+        assert_eq!(unused, Duration::from_secs(70 + 2 + 3));
+    }
 }

@@ -21,11 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct End<'a> {
     host: &'a Host,
     address: IpAddr,
+    /// True if its thread runs before other processes.
+    first: bool,
 }
 
 impl End<'_> {
-    /// Runs `work` with a channel on this host, in a thread with the same scheduling as the
-    /// daemon's.
+    /// Runs `work` with a channel on this host, in a thread of its own.
     fn thread<T, F>(
         &self,
         name: &str,
@@ -36,9 +37,10 @@ impl End<'_> {
         F: Future<Output = Result<T>>,
     {
         let (keys, address) = (self.host.dir().join("pki"), self.address);
+        let first = self.first;
         self.host.thread(name, move || {
             let credentials = pki::load(&PkiPaths::in_dir(&keys), &[address])?;
-            scheduling::take(true);
+            scheduling::take(first);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -56,7 +58,8 @@ impl End<'_> {
 }
 
 /// Returns the milliseconds of `count` round trips from one host to another. Both hosts have keys
-/// of one authority.
+/// of one authority. If `first`, both threads run before other processes, as a daemon's do while few
+/// sessions change; else they have normal priority.
 ///
 /// # Errors
 /// If no answer arrives.
@@ -64,8 +67,13 @@ pub(crate) fn measure(
     from: (&Host, IpAddr),
     to: (&Host, IpAddr),
     count: usize,
+    first: bool,
 ) -> Result<Vec<f64>> {
-    let end = |(host, address)| End { host, address };
+    let end = |(host, address)| End {
+        host,
+        address,
+        first,
+    };
     let peer = to.1;
     let (listening, listens) = std::sync::mpsc::channel();
     let (over, ended) = oneshot::channel();

@@ -153,18 +153,18 @@ fn latency(turns: &Kinds, figures: &mut Vec<Figure>) {
     figures.push(figure("empty_programs_latency_p50_vs_none", EMPTY));
     figures.push(figure("proxy_latency_p50_vs_direct", PROXIED));
     figures.push(figure("control_latency_p50_vs_direct", CONTROL));
-    let requests = Figure::median(
+    let requests = Figure::of_rounds(
         "tracked_requests_vs_none",
         "",
         turns.ratios(TRACKED, |b| b.rate),
     );
     figures.push(requests.goal(Goal::AtLeast(0.99)));
-    figures.push(Figure::median(
+    figures.push(Figure::of_rounds(
         "empty_programs_requests_vs_none",
         "",
         turns.ratios(EMPTY, |b| b.rate),
     ));
-    figures.push(Figure::median(
+    figures.push(Figure::of_rounds(
         "control_requests_vs_direct",
         "",
         turns.ratios(CONTROL, |b| b.rate),

@@ -26,9 +26,10 @@ pub(crate) struct Brought {
     pub p99: f64,
     /// Number of processors that one process kept busy, if a process was observed.
     pub process: f64,
-    /// Busy time of the machine's processors, in seconds per gigabyte that arrived, or in
-    /// microseconds per request.
-    pub cpu: f64,
+    /// Busy time of the machine's processors, in seconds, or in microseconds if there are requests.
+    pub busy: f64,
+    /// Number of gigabytes that arrived, or of requests.
+    pub done: f64,
 }
 
 /// Results of the turns of `K` kinds. The speed of a shared machine varies. The baseline therefore
@@ -67,7 +68,8 @@ impl<const K: usize> Turns<K> {
             Ok(Brought {
                 value: bits.rate,
                 process: spent / (run_in + time).as_secs_f64(),
-                cpu: bits.busy.as_secs_f64() / (bits.bytes as f64 / 1e9),
+                busy: bits.busy.as_secs_f64(),
+                done: bits.bytes as f64 / 1e9,
                 ..Brought::default()
             })
         })
@@ -108,30 +110,32 @@ impl<const K: usize> Turns<K> {
         turns.map(|(_, brought)| what(brought)).collect()
     }
 
-    /// Returns the ratios of a kind's results to those of the baseline's adjacent turns.
-    pub(crate) fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
-        let pairs = self.beside_base(kind, what);
-        pairs.map(|(this, base)| this / base).collect()
+    /// Returns the ratios of a kind's results to those of the baseline's adjacent turns, by row.
+    pub(crate) fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<Vec<f64>> {
+        self.beside_base(kind, what, |this, base| this / base)
     }
 
     /// Returns the differences between a kind's results and those of the baseline's adjacent turns.
     pub(crate) fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
-        let pairs = self.beside_base(kind, what);
-        pairs.map(|(this, base)| this - base).collect()
+        self.beside_base(kind, what, |this, base| this - base)
+            .concat()
     }
 
     fn beside_base(
         &self,
         kind: usize,
         what: impl Fn(&Brought) -> f64,
-    ) -> impl Iterator<Item = (f64, f64)> {
-        let windows = self.rows.iter().flat_map(|row| row.windows(3));
-        windows.filter_map(move |turns| match turns {
+        compared: impl Fn(f64, f64) -> f64,
+    ) -> Vec<Vec<f64>> {
+        let beside = |turns: &[(usize, Brought)]| match turns {
             [(BASE, before), (this, brought), (BASE, after)] if *this == kind => {
-                Some((what(brought), (what(before) + what(after)) / 2.0))
+                let base = (what(before) + what(after)) / 2.0;
+                Some(compared(what(brought), base))
             }
             _ => None,
-        })
+        };
+        let row = |row: &Vec<_>| row.windows(3).filter_map(&beside).collect();
+        self.rows.iter().map(row).collect()
     }
 
     /// Figure of a kind's values, compared with the baseline's.
@@ -147,13 +151,38 @@ impl<const K: usize> Turns<K> {
         what: impl Fn(&Brought) -> f64,
         unit: &str,
     ) -> Figure {
-        Figure::median(name, "", self.ratios(kind, &what))
+        Figure::of_rounds(name, "", self.ratios(kind, &what))
             .aside(
                 &format!("{}, {unit}", self.base),
                 median(&self.of(BASE, &what)),
             )
             .aside(&format!("this, {unit}"), median(&self.of(kind, &what)))
     }
+}
+
+impl<const K: usize> Turns<K> {
+    /// Figure of the processor time for a gigabyte or a request, compared with the baseline's. A turn
+    /// has few ticks of the clock that measures the time. The turns of each row are therefore taken
+    /// together.
+    pub(crate) fn cost(&self, name: String, kind: usize, unit: &str) -> Figure {
+        let rows: Vec<&[_]> = self.rows.iter().map(Vec::as_slice).collect();
+        let ratio = |row: &&[_]| spent(row, kind) / spent(row, BASE);
+        let samples = rows.iter().map(|row| vec![ratio(row)]).collect();
+        let all = rows.concat();
+        Figure::new(name, "", ratio(&all.as_slice()))
+            .sampled(samples)
+            .aside(&format!("{}, {unit}", self.base), spent(&all, BASE))
+            .aside(&format!("this, {unit}"), spent(&all, kind))
+    }
+}
+
+/// Busy time of a kind's turns for what they have done.
+fn spent(turns: &[(usize, Brought)], kind: usize) -> f64 {
+    let own = turns.iter().filter(|turn| turn.0 == kind);
+    let sums = own.fold((0.0, 0.0), |(busy, done), (_, brought)| {
+        (busy + brought.busy, done + brought.done)
+    });
+    sums.0 / sums.1
 }
 
 /// Order of the turns: `count` of each kind except the baseline, which has a turn before and after
@@ -209,8 +238,30 @@ mod tests {
             })
         };
         turns.each(4, measure).expect("turns that cannot fail");
-        assert_eq!(turns.ratios(1, |b| b.value), [1.0; 4]);
-        assert_eq!(turns.ratios(2, |b| b.value), [0.5; 4]);
+        assert_eq!(turns.ratios(1, |b| b.value), [[1.0; 4]]);
+        assert_eq!(turns.ratios(2, |b| b.value), [[0.5; 4]]);
         assert_eq!(turns.of(2, |b| b.value).len(), 4);
+    }
+
+    /// A turn of six ticks shows five or seven.
+    #[test]
+    fn processor_time_is_that_of_all_turns() {
+        let mut turns = Turns::<2>::new("base");
+        let mut ticks = [0.05, 0.07].into_iter().cycle();
+        let mut measure = |kind| {
+            let busy = ticks.next().unwrap_or_default() * if kind == 1 { 2.0 } else { 1.0 };
+            Ok(Brought {
+                busy,
+                done: 1.0,
+                ..Brought::default()
+            })
+        };
+        for _ in 0..7 {
+            turns.each(8, &mut measure).expect("turns that cannot fail");
+        }
+        let figure = turns.cost("cpu".into(), 1, "s/GB");
+        assert!((figure.value - 2.0).abs() < 0.15, "{}", figure.value);
+        assert_eq!((figure.samples.len(), figure.rounds.len()), (7, 7));
+        assert!(figure.interval.is_some());
     }
 }
