@@ -5,9 +5,9 @@ use anyhow::{Context, Result, ensure};
 use crate::effort::Effort;
 use crate::figure::{Figure, Goal};
 use crate::{
-    bundles, chain, code, disruption, drain, instructions, local, lookup, many, memory, packet,
-    paths, pause, reconfigure, removal, replace, requests, rivals, services, setup, shim, traffic,
-    xdp,
+    bundles, chain, code, disruption, drain, instructions, local, lookup, lossy, many, memory,
+    packet, paths, pause, reconfigure, removal, replace, requests, rivals, services, setup, shim,
+    traffic, xdp,
 };
 
 /// A part of the benchmark. It may yield several figures.
@@ -98,6 +98,11 @@ pub(crate) const BENCHES: &[Bench] = &[
         name: "services",
         about: "sessions with services: goodput, one-byte round trips, silence during a change",
         run: services::run,
+    },
+    Bench {
+        name: "lossy",
+        about: "a lossy link of 100 ms: goodput with cubic, with bbr by tune, and with split",
+        run: lossy::run,
     },
     Bench {
         name: "lookup",

@@ -26,6 +26,7 @@ mod handshakes;
 mod instructions;
 mod local;
 mod lookup;
+mod lossy;
 mod machine;
 mod many;
 mod memory;

@@ -23,6 +23,18 @@ impl Delay {
         Delay::between(&lab.router, (Role::Proxy.name(), &[proxy]), &others, delay)
     }
 
+    /// Delays each path between the server's host and the client's by this time.
+    pub fn of_server(lab: &Lab, delay: Duration) -> Result<Delay> {
+        let server = Role::Server.address(Family::V4);
+        let client = Role::Client.name();
+        Delay::between(
+            &lab.router,
+            (Role::Server.name(), &[server]),
+            &[client],
+            delay,
+        )
+    }
+
     /// Delays the path between the client's host and the server's by this time. A firewall of the
     /// router sees a packet at the beginning of this path.
     pub fn of_bypass(lab: &Lab, delay: Duration) -> Result<Delay> {
