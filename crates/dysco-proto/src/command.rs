@@ -100,6 +100,21 @@ impl Command {
         }
     }
 
+    /// Returns the names of all commands.
+    pub fn names() -> Vec<&'static str> {
+        use strum::VariantNames;
+        let roles = [
+            Proxy::VARIANTS,
+            Anchor::VARIANTS,
+            Pair::VARIANTS,
+            Direct::VARIANTS,
+            Chain::VARIANTS,
+            Forwarder::VARIANTS,
+            Journal::VARIANTS,
+        ];
+        roles.concat()
+    }
+
     /// Returns the name of the command, for the log and for tests. Commands of different roles may
     /// have the same name.
     pub fn name(&self) -> &'static str {

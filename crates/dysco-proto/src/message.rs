@@ -27,7 +27,17 @@ pub const MAX_MESSAGE: usize = 4096;
 
 /// A message between two daemons. The brackets contain sender and receiver: P is the middlebox's
 /// host, L the left anchor, R the right anchor.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(
+    Clone,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+    strum::VariantNames,
+)]
 pub enum Message {
     /// [a neighbour to P] Asks the middlebox to leave this session.
     Ask {

@@ -117,6 +117,48 @@ pub struct Message {
     pub content: Content,
 }
 
+impl Content {
+    /// All names of messages.
+    pub const NAMES: [&str; 15] = [
+        "ServiceInvite",
+        "ServiceInvited",
+        "ServiceProceed",
+        "ServiceReady",
+        "ServiceCutIn",
+        "ServiceCutOut",
+        "ServiceDoneIn",
+        "ServiceDoneOut",
+        "ServiceLeave",
+        "ServiceLeaving",
+        "ServiceOut",
+        "ServiceAbort",
+        "ServiceAlter",
+        "ServiceAltered",
+        "ServiceRefused",
+    ];
+
+    /// Returns the name of the message, for tests. Messages about other changes have other names.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Content::Invite { .. } => "ServiceInvite",
+            Content::Invited(Ok(_)) => "ServiceInvited",
+            Content::Invited(Err(_)) => "ServiceRefused",
+            Content::Proceed => "ServiceProceed",
+            Content::Ready => "ServiceReady",
+            Content::Cut(Change::Enter, _) => "ServiceCutIn",
+            Content::Cut(Change::Leave, _) => "ServiceCutOut",
+            Content::Done(Change::Enter) => "ServiceDoneIn",
+            Content::Done(Change::Leave) => "ServiceDoneOut",
+            Content::Leave => "ServiceLeave",
+            Content::Leaving => "ServiceLeaving",
+            Content::Out => "ServiceOut",
+            Content::Abort(_) => "ServiceAbort",
+            Content::Alter(_) => "ServiceAlter",
+            Content::Altered(..) => "ServiceAltered",
+        }
+    }
+}
+
 impl Marked for Message {
     const MARK: u8 = b'P';
     const VERSION: u8 = 1;
@@ -150,6 +192,7 @@ mod tests {
             Content::Altered(Secret([4; 32]), Err(Cause::new("busy"))),
         ];
         for content in contents {
+            assert!(Content::NAMES.contains(&content.name()));
             let pair = PairId([3; 16]);
             let message = Message { pair, content };
             let bytes = message.encode().unwrap();

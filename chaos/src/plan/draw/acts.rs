@@ -4,7 +4,7 @@ use super::with_daemon;
 use crate::plan::{Ask, Kill, Mode, Operation, Part, Plan, ProxyPlan, Victim};
 use crate::rng::Rng;
 
-/// Steps of a change at which a daemon may die: commands of its data plane.
+/// Steps of a change at which a daemon may die: commands, and the message that ends a host's part.
 const STEPS: [&str; 24] = [
     "Measure", "Lock", "Reserve", "Prepare", "Join", "Try", "Cut", "SetCutIn", "Mute", "TakeBack",
     "Complete", "Close", "Prove", "Return", "Hold", "Enlist", "Extend", "Open", "Splice",
@@ -27,6 +27,44 @@ const MESSAGES: [&str; 14] = [
     "Enlisted",
     "Extended",
     "Settled",
+];
+
+/// Steps of a session's services before which a daemon may die.
+const SERVICE_STEPS: [&str; 15] = [
+    "ServiceHeld",
+    "ServiceOffer",
+    "ServiceAccepted",
+    "ServiceEnter",
+    "ServiceIn",
+    "ServiceLeft",
+    "ServiceLeaveBack",
+    "ServiceLeaveOut",
+    "ServiceForget",
+    "ServiceAdd",
+    "ServiceAdded",
+    "ServicePart",
+    "ServiceParted",
+    "ServiceAlterHere",
+    "ServiceAlterThere",
+];
+
+/// Messages about services at both ends that may be lost.
+const SERVICE_MESSAGES: [&str; 15] = [
+    "ServiceInvite",
+    "ServiceInvited",
+    "ServiceProceed",
+    "ServiceReady",
+    "ServiceCutIn",
+    "ServiceCutOut",
+    "ServiceDoneIn",
+    "ServiceDoneOut",
+    "ServiceLeave",
+    "ServiceLeaving",
+    "ServiceOut",
+    "ServiceAbort",
+    "ServiceAlter",
+    "ServiceAltered",
+    "ServiceRefused",
 ];
 
 /// Draws the requests of operators.
@@ -159,6 +197,21 @@ pub(super) fn services(rng: &mut Rng, plan: &mut Plan) {
                 victim: Victim::Handlers { host },
             });
         }
+        if rng.percent(25) {
+            let step = match rng.range(0, 10) {
+                0..5 => format!("die:{}", rng.one(SERVICE_STEPS)),
+                5..7 => format!("die:{}", rng.one(SERVICE_MESSAGES)),
+                _ => format!("drop:{}", rng.one(SERVICE_MESSAGES)),
+            };
+            plan.kills.push(Kill {
+                at_ms: 100,
+                victim: Victim::DaemonAt {
+                    host: rng.pick(&hosts).unwrap_or(host),
+                    step,
+                    back_ms: rng.one([0, 300, 1_500]),
+                },
+            });
+        }
         // The other services leave with their sessions.
         let all = Ask::Take { services: vec![] };
         asked.extend(rng.percent(70).then_some((take_ms, all)));
@@ -217,4 +270,50 @@ pub(super) fn kills(rng: &mut Rng, plan: &mut Plan) {
             .extend(victim.map(|victim| Kill { at_ms, victim }));
     }
     plan.kills.sort_by_key(|k| k.at_ms);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use dysco_proto::pairs::Content;
+    use dysco_proto::{Command, Message};
+
+    use super::*;
+
+    #[test]
+    fn each_step_is_one_of_a_daemon() {
+        let commands = Command::names();
+        for step in STEPS {
+            let known = commands.contains(&step) || Message::names().contains(&step);
+            assert!(known, "{step}");
+        }
+        for message in MESSAGES {
+            assert!(Message::names().contains(&message), "{message}");
+        }
+        assert_eq!(SERVICE_MESSAGES, Content::NAMES);
+    }
+
+    /// Names of the steps that a folder of the daemon's sources reaches.
+    fn reached(folder: &Path, names: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).expect("sources").flatten() {
+            if entry.path().is_dir() {
+                reached(&entry.path(), names);
+                continue;
+            }
+            let text = std::fs::read_to_string(entry.path()).expect("a source");
+            let calls = text.split("faults.reach(\"").skip(1);
+            names.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+
+    #[test]
+    fn steps_of_services_are_those_that_a_daemon_reaches() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut names = BTreeSet::new();
+        reached(&own.join("../crates/dysco-daemon/src/engine"), &mut names);
+        let known: BTreeSet<_> = SERVICE_STEPS.into_iter().map(String::from).collect();
+        assert_eq!(names, known);
+    }
 }

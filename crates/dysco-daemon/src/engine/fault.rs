@@ -11,7 +11,8 @@ use dysco_common::session::translation;
 ///
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
 /// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
-/// and `drop:NAME:2` mean the second of them. `WriteAhead` is the append of several changes' first
+/// and `drop:NAME:2` mean the second of them. Names of services begin with `Service`; some of them are
+/// steps of a session's services, before which a daemon only dies. `WriteAhead` is the append of several changes' first
 /// records, before their commands, and `WrittenAhead` the moment after it. `spoil:Sack` leaves the SACK blocks of new paths
 /// untranslated at this end. With `spoil:Pace`, a new path is taken no matter how much the session
 /// sends while it opens.
@@ -78,6 +79,11 @@ impl Faults {
         self.now().pass(name)
     }
 
+    /// To be called before a step of this name that cannot be lost.
+    pub(super) fn reach(&self, name: &str) {
+        self.now().reach(name);
+    }
+
     /// Returns bits for the translation of a new path.
     pub(super) fn spoilt(&self) -> u32 {
         match self.spoils("Sack") {
@@ -103,16 +109,21 @@ impl Asked {
         self.words = words;
     }
 
+    fn reach(&mut self, name: &str) {
+        let deaths = |f: &&mut Fault| f.kind == Kind::Die && f.name == name;
+        for fault in self.faults.iter_mut().filter(deaths) {
+            if fault.is_due() {
+                die();
+            }
+        }
+    }
+
     fn pass(&mut self, name: &str) -> bool {
         let mut pass = true;
         for fault in self.faults.iter_mut().filter(|f| f.name == name) {
-            let due = fault.countdown == 1;
-            fault.countdown = fault.countdown.saturating_sub(1);
+            let due = fault.is_due();
             match fault.kind {
-                Kind::Die if due => {
-                    // No destructor runs, no peer is notified.
-                    let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
-                }
+                Kind::Die if due => die(),
                 Kind::Lose => pass = false,
                 Kind::Drop if due => pass = false,
                 Kind::Die | Kind::Drop | Kind::Spoil => {}
@@ -123,6 +134,20 @@ impl Asked {
         }
         pass
     }
+}
+
+impl Fault {
+    /// Counts a command or message of that name. Returns true if the fault happens now.
+    fn is_due(&mut self) -> bool {
+        let due = self.countdown == 1;
+        self.countdown = self.countdown.saturating_sub(1);
+        due
+    }
+}
+
+/// Ends the process. No destructor runs, no peer is notified.
+fn die() {
+    let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
 }
 
 fn parse(word: &str) -> Option<Fault> {
@@ -159,6 +184,11 @@ mod tests {
         assert!(faults.pass("Switched"));
         assert!(faults.names("Done") && !faults.names("Persist"));
         assert_eq!(faults.spoilt(), 0);
+        // A step is not lost.
+        faults.now().ask("drop:ServiceIn,die:ServiceIn:3".into());
+        faults.reach("ServiceIn");
+        faults.reach("ServiceForget");
+        assert!(!faults.pass("ServiceIn"));
         faults.now().ask("spoil:Sack".into());
         assert!(faults.pass("SetUp"));
         assert_eq!(faults.spoilt(), translation::LEAVE_SACK);

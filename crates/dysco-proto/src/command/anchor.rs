@@ -18,7 +18,7 @@ pub enum Side {
 }
 
 /// A command to one of the two anchors of a removal. It concerns the session that was locked.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Anchor {
     /// Locks this session against other changes. The answer is [`HostEvent::Locked`].
     Lock {

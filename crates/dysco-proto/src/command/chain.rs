@@ -11,7 +11,7 @@ use super::super::names::{HostId, Subsession};
 
 /// A command to an anchor of a session that gets another chain. The host that opened the session
 /// decides about the change, and alone gets `MoveState` and `Splice`.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Chain {
     /// Requests the facts about a session that is to get another chain. The later commands concern
     /// this session. The answer is [`HostEvent::Locked`].

@@ -9,7 +9,7 @@ use super::super::names::Subsession;
 
 /// A command to the relaying host (`Watch`, `Returned`) or to the server's host (`Prove`,
 /// `Return`).
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Direct {
     /// Watches for the answer of this session's client to a segment that the client has received
     /// before. The answer is [`HostEvent::Watching`]. [`HostEvent::Proved`] follows when the client

@@ -7,7 +7,7 @@ use super::super::names::{HostId, Subsession};
 
 /// A command to a host that forwards a session, or will. The host has no part of the change, and
 /// carries out each request, also a repeated one.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Forwarder {
     /// Prepares to forward a session. The answer is [`HostEvent::Enlisted`].
     Enlist {

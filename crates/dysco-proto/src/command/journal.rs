@@ -4,7 +4,7 @@
 use super::super::event::HostEvent;
 
 /// A command about the record of a change.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Journal {
     /// Writes this record before any later command is carried out and before any message is sent.
     /// If this fails, the host reports [`HostEvent::PersistFailed`] at once.

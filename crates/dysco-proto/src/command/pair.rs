@@ -8,7 +8,7 @@ use super::super::names::Subsession;
 
 /// A command to the host of a middlebox, as both anchors of the removal. It concerns the two
 /// sessions that were locked.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Pair {
     /// Locks both sessions of the middlebox against other changes. The answer is
     /// [`HostEvent::PairLocked`].

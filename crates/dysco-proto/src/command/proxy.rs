@@ -5,7 +5,7 @@ use super::super::event::HostEvent;
 use super::super::names::Subsession;
 
 /// A command to the host of the middlebox that is to leave.
-#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]
+#[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr, strum::VariantNames)]
 pub enum Proxy {
     /// Measures the middlebox on this session. The answer is [`HostEvent::Measured`].
     Measure {

@@ -55,6 +55,11 @@ impl Message {
         }
     }
 
+    /// Returns the names of all messages.
+    pub fn names() -> &'static [&'static str] {
+        <Message as strum::VariantNames>::VARIANTS
+    }
+
     /// Returns the name of the message, for logs and reports.
     pub fn name(&self) -> &'static str {
         self.into()

@@ -26,7 +26,15 @@ impl BothEnds {
     }
 
     fn over(lab: Lab, family: Family) -> Result<BothEnds> {
-        let here = OneEnd::over(lab, family)?;
+        BothEnds::of(OneEnd::over(lab, family)?)
+    }
+
+    /// The same, with daemons that fail on purpose.
+    pub(crate) fn failing(name: &str) -> Result<BothEnds> {
+        BothEnds::of(OneEnd::failing(Lab::builder(name).build()?, Family::V4)?)
+    }
+
+    fn of(here: OneEnd) -> Result<BothEnds> {
         let there = here.fleet.start(&here.lab, Role::Server, "")?;
         Ok(BothEnds { here, there })
     }
@@ -56,7 +64,28 @@ impl BothEnds {
             .with_context(|| format!("{services:?}: {:#?}", self.list(Role::Server)))
     }
 
-    fn list(&self, role: Role) -> Result<Vec<Value>> {
+    /// Sets the faults of a host's daemon and its successors.
+    pub(crate) fn set_faults(&self, role: Role, words: &str) -> Result<()> {
+        let host = self.here.lab.host(role);
+        self.here.fleet.set_faults(host, words)
+    }
+
+    /// Waits until the daemon of a host has died, and starts the next one.
+    pub(crate) fn succeed(&mut self, role: Role) -> Result<()> {
+        let here = &mut self.here;
+        let daemon = match role {
+            Role::Client => &mut here.daemon,
+            _ => &mut self.there,
+        };
+        let dies = || (!daemon.process.runs()).then_some(());
+        wait::until("dyscod to die", Duration::from_secs(30), dies)?;
+        here.fleet.set_faults(here.lab.host(role), "")?;
+        let file = here.lab.host(role).dir().join("dyscod.toml");
+        *daemon = here.fleet.restart(&here.lab, role, &file)?;
+        Ok(())
+    }
+
+    pub(crate) fn list(&self, role: Role) -> Result<Vec<Value>> {
         let host = self.here.lab.host(role);
         let listed = self.here.fleet.json(host, &["service", "list"])?;
         listed.as_array().cloned().context("no list")

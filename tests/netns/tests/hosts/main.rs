@@ -2,6 +2,7 @@
 //! between hosts.
 
 mod both_ends;
+mod both_ends_faults;
 mod containers;
 mod etcd;
 mod firewall_state;

@@ -39,6 +39,16 @@ impl OneEnd {
     /// The same, with a configuration of the client's `dyscod` beyond the usual one.
     pub(crate) fn with(lab: Lab, family: Family, extra: &str) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
+        OneEnd::of(fleet, lab, family, extra)
+    }
+
+    /// The same, with daemons that fail on purpose.
+    pub(crate) fn failing(lab: Lab, family: Family) -> Result<OneEnd> {
+        let fleet = Fleet::new(&lab)?.with_faults();
+        OneEnd::of(fleet, lab, family, "")
+    }
+
+    fn of(fleet: Fleet, lab: Lab, family: Family, extra: &str) -> Result<OneEnd> {
         let daemon = fleet.start(&lab, Role::Client, &format!("{OWN_POLICY}{extra}"))?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
         Ok(OneEnd {

@@ -101,6 +101,7 @@ impl Services {
                 Err(cause) => not_served(plane, slot, wanted.otherwise, &cause),
             };
         }
+        plane.faults.reach("ServiceHeld");
         let ends = choice::check(&services, &s);
         let held = Held {
             otherwise: wanted.otherwise,

@@ -175,6 +175,7 @@ impl Serviced {
         };
         let start = &Start { acked, ..*start };
         let (paired, silent) = (self.paired.is_some(), self.silent);
+        plane.faults.reach("ServiceEnter");
         let entered = plane.agent.enter_detour(slot, start, link, paired, silent);
         entered.map_err(|error| error.explain().cause())?;
         self.stage = Stage::Entering;

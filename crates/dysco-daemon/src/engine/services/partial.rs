@@ -112,6 +112,7 @@ impl Services {
         }
         match request {
             Ok(request) => {
+                plane.faults.reach("ServiceAdd");
                 self.send(slot, request);
                 self.begun(plane, slot, ServiceOutcome::Entering);
             }
@@ -142,6 +143,7 @@ impl Services {
         if at_both {
             return self.ask_to_alter(plane, slot);
         }
+        plane.faults.reach("ServicePart");
         let request = Request::Part {
             session: u64::from(slot),
             services: names,
@@ -152,6 +154,7 @@ impl Services {
 
     /// The handler has put more services into a session, or has refused.
     pub(super) fn added(&mut self, plane: &mut Plane, slot: u32, result: Result<(), Cause>) {
+        plane.faults.reach("ServiceAdded");
         if self.awaits_handler(slot) {
             return self.ready_here(plane, slot, result);
         }
@@ -199,6 +202,7 @@ impl Services {
 
     /// A service has left a session that has others.
     pub(super) fn parted(&mut self, plane: &mut Plane, slot: u32, service: &str) {
+        plane.faults.reach("ServiceParted");
         let by = self.by(slot);
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;

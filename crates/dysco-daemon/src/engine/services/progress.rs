@@ -39,6 +39,7 @@ impl Services {
             if let Some(name) = needs.congestion {
                 made.sockets.set_congestion(&name)?;
             }
+            plane.faults.reach("ServiceOffer");
             let request = offer(slot, one)?;
             let handler = self.handlers.get(&one.owner);
             let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
@@ -62,6 +63,7 @@ impl Services {
 
     /// The handler has accepted a session: its data is led there from now on.
     pub(super) fn accepted(&mut self, plane: &mut Plane, slot: u32) {
+        plane.faults.reach("ServiceAccepted");
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
@@ -128,6 +130,7 @@ impl Services {
             // They have left by themselves.
             one.since = Instant::now();
         }
+        plane.faults.reach("ServiceLeft");
         let [forward, back] = delta;
         one.delta = [one.delta[0] + forward, one.delta[1] + back];
         let added = one.oriented(delta);
@@ -221,6 +224,7 @@ impl Services {
 
     /// All bytes of the session pass the handler.
     fn all_in(&mut self, plane: &mut Plane, slot: u32) {
+        plane.faults.reach("ServiceIn");
         if let Some(one) = self.sessions.get_mut(&slot) {
             one.stage = Stage::In;
         }
@@ -238,6 +242,7 @@ impl Services {
 
     /// The session is led past the handler, which forgets it.
     pub(super) fn out(&mut self, plane: &mut Plane, slot: u32) {
+        plane.faults.reach("ServiceForget");
         self.release(slot);
         let as_before = plane.agent.end_detour(slot);
         let by = self.by(slot);

@@ -130,6 +130,7 @@ impl Services {
         };
         match request {
             Ok(request) => {
+                plane.faults.reach("ServiceAlterHere");
                 self.send(slot, request);
                 self.begun(plane, slot, begun);
             }
@@ -167,6 +168,7 @@ impl Services {
             });
         let (enter, answer) = match request {
             Ok((enter, request)) => {
+                plane.faults.reach("ServiceAlterThere");
                 self.send(slot, request);
                 (enter, None)
             }

@@ -177,6 +177,9 @@ impl Services {
 }
 
 fn send(plane: &Plane, peer: IpAddr, pair: PairId, content: Content) {
+    if !plane.faults.pass(content.name()) {
+        return;
+    }
     match (Message { pair, content }).encode() {
         Ok(bytes) => plane.control.send(peer, bytes),
         Err(error) => tracing::error!(%peer, %error, "cannot encode a message about services"),

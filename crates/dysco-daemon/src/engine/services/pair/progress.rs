@@ -16,6 +16,7 @@ impl Serviced {
     pub(super) fn leave_out(&mut self, plane: &Plane, slot: u32) {
         let out = plane.agent.detour(slot).map(|d| d.out.phase);
         if out == Some(phase::THROUGH) {
+            plane.faults.reach("ServiceLeaveOut");
             plane.agent.leave_paired(slot, true);
             self.ordered = Instant::now();
         }
@@ -25,6 +26,7 @@ impl Serviced {
     fn leave_back(&mut self, plane: &Plane, slot: u32) {
         let back = plane.agent.detour(slot).map(|d| d.back.phase);
         if back == Some(phase::THROUGH) {
+            plane.faults.reach("ServiceLeaveBack");
             plane.agent.leave_paired(slot, false);
         }
     }
