@@ -87,6 +87,32 @@ fn a_server_that_runs_with_services_has_them_in_what_it_accepts() -> Result<()> 
     here.finish()
 }
 
+/// Services must not be missed because the sessions are not tracked.
+#[test]
+fn sessions_that_are_not_to_be_tracked_have_their_services() -> Result<()> {
+    let extra = "[[track]]\nports = 1\n";
+    let here = OneEnd::with(Lab::builder("runtrack").build()?, Family::V4, extra)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let words = [
+        "run",
+        "+count",
+        "--",
+        "socat",
+        "TCP-LISTEN:9003,fork",
+        "EXEC:cat",
+    ];
+    let program = Program::new(fleet.dyscoctl_path()).args(words);
+    let server = host.spawn(program.named("socat"))?;
+    let at = Role::Client.at(Family::V4, 9003);
+    let connect = || here.lab.server.run(move || TcpStream::connect(at)).ok();
+    let mut client = wait::until("the server", SOON, connect)?;
+    echoes(&mut client)?;
+    let counted = counts(fleet, host)?;
+    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
+    drop((client, server));
+    here.finish()
+}
+
 #[test]
 fn a_run_with_an_unknown_service_does_not_start_the_program() -> Result<()> {
     let here = OneEnd::new("runbad", Family::V4)?;
