@@ -144,6 +144,21 @@ fn unknown<'a>(wanted: &'a [String], known: &[&str]) -> Vec<&'a str> {
     names.filter(|name| !known.contains(name)).collect()
 }
 
+/// Prints why the command is refused, if it is.
+fn refuses(wanted: &[String], known: &[&str]) -> bool {
+    let unknown = unknown(wanted, known).join(", ");
+    if !unknown.is_empty() {
+        eprintln!("no configuration or seeded bug has the name {unknown}; --list lists them");
+    }
+    !unknown.is_empty()
+}
+
+fn list<'a>(all: impl Iterator<Item = &'a Configuration>) {
+    for [name, about] in all.map(Configuration::name) {
+        println!("{name:<20} {about}");
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let wanted =
@@ -157,12 +172,7 @@ fn main() -> ExitCode {
         ),
     ];
     let known = all.iter().chain(&seeded).map(|c| c.name()[0]);
-    let unknown = unknown(&arguments.names, &known.collect::<Vec<_>>());
-    if !unknown.is_empty() {
-        eprintln!(
-            "no configuration or seeded bug has the name {}; --list lists them",
-            unknown.join(", ")
-        );
+    if refuses(&arguments.names, &known.collect::<Vec<_>>()) {
         return ExitCode::from(2);
     }
     let [all, seeded] = [all, seeded].map(|configs| {
@@ -170,9 +180,7 @@ fn main() -> ExitCode {
         wanted.collect::<Vec<_>>()
     });
     if arguments.list {
-        for [name, about] in all.iter().chain(&seeded).map(Configuration::name) {
-            println!("{name:<20} {about}");
-        }
+        list(all.iter().chain(&seeded));
         return ExitCode::SUCCESS;
     }
     let say = |text: &str| {

@@ -198,19 +198,7 @@ pub(super) fn services(rng: &mut Rng, plan: &mut Plan) {
             });
         }
         if rng.percent(25) {
-            let step = match rng.range(0, 10) {
-                0..5 => format!("die:{}", rng.one(SERVICE_STEPS)),
-                5..7 => format!("die:{}", rng.one(SERVICE_MESSAGES)),
-                _ => format!("drop:{}", rng.one(SERVICE_MESSAGES)),
-            };
-            plan.kills.push(Kill {
-                at_ms: 100,
-                victim: Victim::DaemonAt {
-                    host: rng.pick(&hosts).unwrap_or(host),
-                    step,
-                    back_ms: rng.one([0, 300, 1_500]),
-                },
-            });
+            plan.kills.extend(service_fault(rng, &hosts));
         }
         // The other services leave with their sessions.
         let all = Ask::Take { services: vec![] };
@@ -227,6 +215,21 @@ pub(super) fn services(rng: &mut Rng, plan: &mut Plan) {
     }
     plan.operations.sort_by_key(|o| o.at_ms);
     plan.kills.sort_by_key(|k| k.at_ms);
+}
+
+/// Draws a fault of one of these hosts' daemons while services come or leave.
+fn service_fault(rng: &mut Rng, hosts: &[u8]) -> Option<Kill> {
+    let step = match rng.range(0, 10) {
+        0..5 => format!("die:{}", rng.one(SERVICE_STEPS)),
+        5..7 => format!("die:{}", rng.one(SERVICE_MESSAGES)),
+        _ => format!("drop:{}", rng.one(SERVICE_MESSAGES)),
+    };
+    let victim = Victim::DaemonAt {
+        host: rng.pick(hosts)?,
+        step,
+        back_ms: rng.one([0, 300, 1_500]),
+    };
+    Some(Kill { at_ms: 100, victim })
 }
 
 /// Draws the kills.

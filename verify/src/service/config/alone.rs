@@ -8,7 +8,7 @@ const SHORTER: &[[Delta; 2]] = &[[Delta::Less, Delta::More], [Delta::More, Delta
 const DIVIDED: &[Seen] = &[Seen::Put, Seen::Taken, Seen::Divided];
 
 pub(super) fn all() -> Vec<Configuration> {
-    [come_and_go(), faults(), closing()].concat()
+    [come_and_go(), faults(), crashes(), closing()].concat()
 }
 
 fn come_and_go() -> Vec<Configuration> {
@@ -94,6 +94,11 @@ fn faults() -> Vec<Configuration> {
             seen: &[Seen::Put, Seen::Taken, Seen::Reset],
             ..ALONE
         },
+    ]
+}
+
+fn crashes() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "service-crashes",
             about: "the daemon dies at any time, and starts anew",

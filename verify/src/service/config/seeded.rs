@@ -69,14 +69,6 @@ fn alone() -> Vec<Configuration> {
             "a silent direction never gets a cutoff",
             Seed::NeverStill,
         ),
-        Configuration {
-            faults: faults!(crashes: 1),
-            ..of(
-                "service-taken-for-out",
-                "a daemon that starts anew takes services that the session leaves for gone",
-                Seed::TakenForOut,
-            )
-        },
     ]
 }
 
@@ -170,6 +162,13 @@ fn messages() -> Vec<Configuration> {
 /// Bugs of daemons that start again.
 fn restarts() -> Vec<Configuration> {
     vec![
+        Configuration {
+            name: "service-taken-for-out",
+            about: "a daemon that starts anew takes services that the session leaves for gone",
+            seed: Some(Seed::TakenForOut),
+            faults: faults!(crashes: 1),
+            ..ALONE
+        },
         Configuration {
             bytes: [1, 0],
             faults: faults!(crashes: 1),
