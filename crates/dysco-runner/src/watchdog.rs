@@ -39,7 +39,7 @@ pub fn watch(interval: Duration) -> Result<(), Error> {
     );
     // SAFETY: the handler only uses atomics, `write` and `_exit`, which are async-signal-safe.
     let handled = unsafe { sigaction(Signal::SIGALRM, &action) };
-    handled.map_err(|error| Error::of("watch the services")(error.into()))?;
+    handled.map_err(Error::of("watch the services"))?;
     let interval = libc::timeval {
         tv_sec: interval.as_secs() as libc::time_t,
         tv_usec: libc::suseconds_t::from(interval.subsec_micros() as i32),

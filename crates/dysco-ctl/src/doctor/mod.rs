@@ -3,6 +3,7 @@
 
 mod files;
 mod host;
+mod namespaces;
 mod policy;
 mod running;
 
