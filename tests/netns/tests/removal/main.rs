@@ -1,6 +1,7 @@
 //! Tests of removals: proxies leave live sessions. The hosts are network namespaces, the proxies
 //! are real, and every byte is checked.
 
+mod addresses;
 mod adopt;
 mod adopt_options;
 mod automatic_mode;
