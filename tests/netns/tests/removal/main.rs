@@ -39,6 +39,7 @@ mod service;
 mod settings;
 mod small_windows;
 mod strict_firewall;
+mod surroundings;
 mod synproxy;
 mod top;
 mod uninstall;
