@@ -233,6 +233,16 @@ impl Fleet {
     /// Starts `dyscod` on a host of any lab that has keys and a configuration. Does not wait for
     /// it, so that several can start at the same time.
     pub fn launch<'a>(&'a self, host: &'a Host, file: &Path) -> Result<Starting<'a>> {
+        self.launch_by(host, file, |program| program)
+    }
+
+    /// Starts `dyscod` as [`Fleet::launch`] does, after `wrap` has changed its command.
+    pub fn launch_by<'a>(
+        &'a self,
+        host: &'a Host,
+        file: &Path,
+        wrap: impl FnOnce(Program) -> Program,
+    ) -> Result<Starting<'a>> {
         let mut program = Program::new(&self.dyscod).arg("--config").arg(file);
         if self.faults {
             let file = faults(host).to_string_lossy().into_owned();
@@ -240,7 +250,7 @@ impl Fleet {
         }
         let (notices, name) = notices(host)?;
         Ok(Starting {
-            process: host.spawn(program.env("NOTIFY_SOCKET", name))?,
+            process: host.spawn(wrap(program.env("NOTIFY_SOCKET", name)))?,
             notices,
             host,
             fleet: self,

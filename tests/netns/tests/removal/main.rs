@@ -43,6 +43,7 @@ mod surroundings;
 mod synproxy;
 mod top;
 mod uninstall;
+mod unprivileged;
 mod uplinks;
 mod without_shim;
 mod world;
