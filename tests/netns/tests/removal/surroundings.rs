@@ -253,8 +253,8 @@ fn set_ipv4_sizes(host: &Host, device: &'static str, bytes: u32) -> Result<()> {
         let (domain, protocol) = (libc::AF_NETLINK.into(), libc::NETLINK_ROUTE.into());
         let mut socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         socket.send(&ipv4_sizes(index, bytes))?;
-        let mut answer = [0; 256];
-        socket.read(&mut answer)?;
+        let mut answer = [0; 20];
+        socket.read_exact(&mut answer)?;
         // The error code follows the header: 0, or a negative number.
         match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
             0 => Ok(()),
