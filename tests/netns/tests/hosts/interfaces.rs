@@ -1,11 +1,16 @@
 //! Interfaces on which the data plane would change a packet twice, or see none: dyscod refuses them
-//! at the start, or reports them.
+//! at the start, or reports them. Without a list of interfaces, it chooses them.
 
-use anyhow::{Result, ensure};
-use dysco_netns::fleet::{self, Fleet};
-use dysco_netns::stream::{Plan, all_intact};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::device::Kind;
+use dysco_netns::fleet::{self, Daemon, Fleet};
+use dysco_netns::haproxy::Config;
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
 use dysco_netns::wire::open_as_ppp;
-use dysco_netns::{Family, Lab, Ran, Role};
+use dysco_netns::{Family, Lab, Ran, Role, wait};
+use serde_json::Value;
 
 use crate::services::OneEnd;
 
@@ -149,4 +154,74 @@ fn an_interface_may_get_another_address_meanwhile() -> Result<()> {
     group.wait_progress(100_000)?;
     all_intact(&group.finish()?)?;
     here.finish()
+}
+
+/// Starts a daemon whose configuration lists no interfaces.
+fn start_without_list(lab: &Lab, fleet: &Fleet, role: Role) -> Result<Daemon> {
+    let listener = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+    let file = fleet.prepare(lab, role, listener)?;
+    let text = std::fs::read_to_string(&file)?;
+    let lines = text.lines().filter(|line| !line.starts_with("interfaces"));
+    std::fs::write(&file, lines.collect::<Vec<_>>().join("\n"))?;
+    fleet.restart(lab, role, &file)
+}
+
+/// Removes a proxy from live sessions in this mode, which go on without it.
+fn proxy_leaves(lab: &Lab, fleet: &Fleet, mode: &str) -> Result<()> {
+    let (listen, to) = (
+        Role::Proxy.at(Family::V4, 8080),
+        Role::Server.at(Family::V4, 9000),
+    );
+    let server = Server::start(&lab.server, to)?;
+    let haproxy = Config::tcp(listen, to).start(&lab.proxy, |p| fleet.under_shim(p))?;
+    let group = Group::open(&lab.client, &server, listen, 3, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let remove = |more: &[&str]| -> Result<Value> {
+        let words = ["remove-middlebox", "self", "--all", "--mode", mode];
+        let words = [&words[..], more, &["-o", "json"]].concat();
+        let ran = fleet.try_dyscoctl(&lab.proxy, &words)?;
+        serde_json::from_str(&ran.stdout).with_context(|| format!("{ran:?}"))
+    };
+    let mut said = Value::Null;
+    wait::until("the proxy to be removable", Duration::from_secs(60), || {
+        said = remove(&["--dry-run"]).ok()?;
+        (said["summary"]["removable"] == 3).then_some(())
+    })
+    .with_context(|| format!("{said:#}"))?;
+    let done = remove(&["--wait", "--timeout", "120s"])?;
+    ensure!(done["summary"]["removed"] == 3, "{done:#}");
+    drop(haproxy);
+    group.wait_progress(2 << 20)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// The device that has the address is chosen, and not the one below it.
+#[test]
+fn an_interface_that_is_chosen_by_its_address() -> Result<()> {
+    for kind in [Kind::Bridge, Kind::Vxlan] {
+        for (mode, roles) in [("bypass", &Role::ALL[..]), ("local", &[Role::Proxy])] {
+            let lab = Lab::builder("chosen").hosts(|host| host.kind(kind));
+            let lab = lab.build()?;
+            for role in Role::ALL.iter().filter(|_| kind == Kind::Bridge) {
+                // Netfilter may see bridged packets by default: see `removal/bridged`.
+                for key in ["iptables", "ip6tables"] {
+                    let key = format!("net.bridge.bridge-nf-call-{key}");
+                    lab.host(*role).sysctl(&key, "0")?;
+                }
+            }
+            let fleet = Fleet::new(&lab)?;
+            let start = |role: &Role| start_without_list(&lab, &fleet, *role);
+            let daemons: Vec<_> = roles.iter().map(start).collect::<Result<_>>()?;
+            for role in roles {
+                let status = fleet.json(lab.host(*role), &["status"])?;
+                let all = status["interfaces"].as_array().context("no interfaces")?;
+                let names: Vec<_> = all.iter().map(|i| &i["name"]).collect();
+                ensure!(names == ["eth0"], "{kind:?}: {status:#}");
+            }
+            proxy_leaves(&lab, &fleet, mode).with_context(|| format!("{kind:?}, {mode}"))?;
+            lab.finish(daemons)?;
+        }
+    }
+    Ok(())
 }
