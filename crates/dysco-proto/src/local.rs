@@ -226,7 +226,7 @@ impl Local {
         for end in [a.left.ip(), b.right.ip()] {
             // Packets of such a session pass no interface.
             if ctx.core.is_me(end) {
-                return Err(Reason::SameHost(end));
+                return Err(Reason::EndAtMiddlebox(end));
             }
         }
         plan::check(m)

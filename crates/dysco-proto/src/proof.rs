@@ -125,7 +125,7 @@ impl Proof {
         self.relay = watched.relay;
         for end in [a.left.ip(), b.right.ip()] {
             if ctx.core.is_me(end) {
-                return Err(Reason::SameHost(end));
+                return Err(Reason::EndAtMiddlebox(end));
             }
         }
         if a.left.ip() == b.right.ip() {

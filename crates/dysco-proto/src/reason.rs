@@ -137,7 +137,7 @@ pub enum Reason {
     NewPathSilent(HostId),
     /// The middlebox ended its sockets between two paths.
     MiddleboxDied(u32),
-    /// Two of the three hosts are the same.
+    /// Client and server are on one host.
     SameHost(HostId),
     /// No answer arrived in time.
     TimedOut(Phase),
@@ -192,6 +192,8 @@ pub enum Reason {
     PathDied(HostId),
     /// The proxy uses the address of another host.
     BorrowedAddress(HostId),
+    /// The client or the server is on the middlebox's own host.
+    EndAtMiddlebox(HostId),
 }
 
 impl Reason {
@@ -245,6 +247,7 @@ impl Reason {
             | Reason::DeltaBehind(_)
             | Reason::Translated(_)
             | Reason::BorrowedAddress(_)
+            | Reason::EndAtMiddlebox(_)
             | Reason::Busy(_) => false,
         }
     }

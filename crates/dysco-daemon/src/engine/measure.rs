@@ -141,6 +141,8 @@ impl Plane {
         }
         let ours = |ip: &IpAddr| self.is_on_host(ip);
         let mut all: Vec<Reason> = not_between(pair, ours).into_iter().collect();
+        // Nothing tracks packets that pass no interface.
+        let unseen = matches!(all[..], [Reason::EndAtMiddlebox(_)]);
         let mut unheard = Vec::new();
         let mut known = None;
         match (a, b) {
@@ -152,7 +154,8 @@ impl Plane {
                 let missing = [a.err(), b.err()].into_iter().flatten();
                 let (silent, other): (Vec<_>, Vec<_>) =
                     missing.partition(|r| matches!(r, Reason::NotHeard(_)));
-                all.extend(other);
+                let untracked = |r: &Reason| unseen && matches!(r, Reason::NotTracked(_));
+                all.extend(other.into_iter().filter(|r| !untracked(r)));
                 unheard = silent;
             }
         }
@@ -230,7 +233,7 @@ fn not_between(pair: &Pair, ours: impl Fn(&IpAddr) -> bool) -> Option<Reason> {
     [client, server]
         .into_iter()
         .find(ours)
-        .map(Reason::SameHost)
+        .map(Reason::EndAtMiddlebox)
 }
 
 /// Returns a pair's measurement as the shim claims it: enough to refuse early, and to begin.
@@ -367,8 +370,8 @@ mod tests {
         );
         // Such packets pass no interface.
         for (client, server) in [(OURS, server), (client, OURS)] {
-            let same = Some(Reason::SameHost(OURS.into()));
-            assert_eq!(reported(&pair(client, OURS, OURS, server)), same);
+            let here = Some(Reason::EndAtMiddlebox(OURS.into()));
+            assert_eq!(reported(&pair(client, OURS, OURS, server)), here);
         }
     }
 

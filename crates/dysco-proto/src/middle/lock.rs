@@ -70,7 +70,7 @@ impl Middle {
         let (left, right) = (a.left.ip(), b.right.ip());
         for host in [left, right] {
             if ctx.core.is_me(host) {
-                return Err(Reason::SameHost(host));
+                return Err(Reason::EndAtMiddlebox(host));
             }
         }
         if left == right {

@@ -95,9 +95,9 @@ impl Reason {
             ))
             .hint("see the middlebox's own log"),
             Reason::SameHost(host) => Cause::new(format!(
-                "two of client, middlebox and server are on the host {host}, and this mode needs three hosts"
+                "client and server are both on the host {host}, and this mode needs a host at each end"
             ))
-            .hint("use another mode"),
+            .hint("use --mode local"),
             Reason::TimedOut(phase) => Cause::new(format!(
                 "no answer in time while {phase}: the control channel or a data plane is stuck"
             ))
@@ -202,6 +202,10 @@ impl Reason {
                 "the proxy uses the address {host}, which is not this host's (TPROXY; in HAProxy `usesrc` or `bind ... transparent`): only rules of this host bring packets for that address to the proxy, and a removal would bypass them"
             ))
             .hint("let the proxy use an address of this host, or keep the middlebox"),
+            Reason::EndAtMiddlebox(host) => Cause::new(format!(
+                "the client or the server is on the middlebox's own host {host}, and no mode supports that"
+            ))
+            .hint("run the middlebox on another host than its client and server, or keep it"),
         }
     }
 

@@ -170,7 +170,7 @@ fn three_hosts_are_needed() {
         world.input(MIDDLE, |m, _| m.set_addresses(addresses));
         world.leave(MIDDLE).unwrap().unwrap();
         world.run(HOUR);
-        ends_refused(&world, Reason::SameHost(twice));
+        ends_refused(&world, Reason::EndAtMiddlebox(twice));
     }
 
     let mut machine = Machine::new(vec![me, b.left.ip()], || [1; 16]);

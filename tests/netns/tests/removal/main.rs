@@ -35,6 +35,7 @@ mod reload;
 mod reports;
 mod restart;
 mod sack;
+mod same_host;
 mod service;
 mod settings;
 mod small_windows;

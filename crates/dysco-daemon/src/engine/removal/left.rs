@@ -128,7 +128,7 @@ fn reports(left: BTreeMap<Cause, u64>) -> Vec<LeftReport> {
 pub(in crate::engine) fn unknown(here: &Plane, key: &FlowKey) -> Cause {
     let client = key.remote().ip();
     if here.is_on_host(&client) {
-        return Reason::SameHost(client).cause();
+        return Reason::EndAtMiddlebox(client).cause();
     }
     if let Some(cause) = unsteered(here, key.local().ip()) {
         return cause;

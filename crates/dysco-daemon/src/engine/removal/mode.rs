@@ -223,13 +223,10 @@ fn choose(here: &Plane, task: &Task) -> Option<(Mode, Option<String>)> {
 
 /// Returns the neighbours that a bypass or a return needs and that have no agent, as far as is known.
 fn lacks(here: &Plane, task: &Task) -> Vec<Cause> {
-    let bypass = task.way == Some(Mode::Bypass);
-    if !bypass && task.way != Some(Mode::Return) {
+    if !matches!(task.way, Some(Mode::Bypass | Mode::Return)) {
         return Vec::new();
     }
-    let same = task
-        .neighbours
-        .filter(|[left, right]| bypass && left == right);
+    let same = task.neighbours.filter(|[left, right]| left == right);
     let same = same.map(|[host, _]| Reason::SameHost(host).cause());
     let needed = asked_first(task).into_iter();
     let lacking = needed.filter_map(|ip| match here.neighbours.know(ip) {
