@@ -14,6 +14,7 @@ mod direct_server_return;
 mod drain;
 mod ecn;
 mod faults;
+mod files;
 mod headerless;
 mod local;
 mod many;
