@@ -8,8 +8,9 @@ mod place;
 mod process;
 mod sockets;
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -86,17 +87,25 @@ pub(crate) async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started
     // For the next dyscod, which finds the owner and the namespace by them.
     let user = file(folder, &place.link, USER);
     let noted = match place.owner {
-        Owner::User(uid) => fs::write(user, uid.to_string()),
+        Owner::User(uid) => note(&user, uid),
         Owner::System => gone(fs::remove_file(user)),
     };
     noted
-        .and_then(|()| fs::write(file(folder, &place.link, PID), process.pid().to_string()))
+        .and_then(|()| note(&file(folder, &place.link, PID), process.pid()))
         .map_err(Failed::of("write down the handler's pid"))?;
     Ok(Started {
         place,
         process,
         client,
     })
+}
+
+/// Writes a number to a file of dyscod alone, as all of its state is.
+fn note(path: &Path, number: u32) -> io::Result<()> {
+    gone(fs::remove_file(path))?;
+    let mut file = OpenOptions::new();
+    let file = file.write(true).create_new(true).mode(0o600).open(path);
+    file?.write_all(number.to_string().as_bytes())
 }
 
 /// True of a file that is not there any more.
