@@ -60,6 +60,7 @@ mod tests {
             pid: 1,
             uid,
             gids: Vec::new(),
+            process: None,
         };
         let job = Job {
             request,
