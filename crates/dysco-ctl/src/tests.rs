@@ -233,7 +233,7 @@ Commands:
   state              Show, export, install, move and remove firewall state of a session
   adopt              Adopt sessions that are older than dyscod and not known yet
   reload             Reload the configuration, keys and policy of dyscod without a restart
-  policy             List, check, apply and explain the policy for new sessions
+  policy             List, check, apply, publish and explain the policy for new sessions
   monitor            Print events as they happen, with reasons
   metrics            Print the metrics of dyscod in the OpenMetrics format
   run                Start a proxy under the shim, or any program with services

@@ -17,8 +17,14 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use crate::KeyFiles;
 use crate::error::FleetError;
 
-/// List of revoked certificates, as the authority has signed it.
-pub type RevokedList = CertificateRevocationListDer<'static>;
+/// List of revoked certificates, and the authority that has signed it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RevokedList {
+    /// The list.
+    pub list: CertificateRevocationListDer<'static>,
+    /// Certificate of the authority.
+    pub authority: CertificateDer<'static>,
+}
 
 /// Returns a connector with the present contents of the files.
 pub(crate) async fn connector(
@@ -26,13 +32,19 @@ pub(crate) async fn connector(
     revoked: Option<RevokedList>,
 ) -> Result<TlsConnector, FleetError> {
     let provider = Arc::new(ring::default_provider());
+    let authorities = certificates(&files.ca).await?;
+    // The members may have certificates of another authority. The list has none of these, and their
+    // authority may have the same name.
+    let list = revoked.filter(|revoked| {
+        let mut all = authorities.iter();
+        all.any(|authority| dysco_pki::is_one_authority(authority, &revoked.authority))
+    });
     let mut roots = RootCertStore::empty();
-    for authority in certificates(&files.ca).await? {
+    for authority in authorities {
         roots.add(authority).map_err(unusable(&files.ca))?;
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
-        .with_crls(revoked)
-        // The members may have certificates of another authority. The list has none of these.
+        .with_crls(list.map(|revoked| revoked.list))
         .allow_unknown_revocation_status()
         .build()
         .map_err(unusable(&files.ca))?;
@@ -106,6 +118,15 @@ mod tests {
         }
     }
 
+    /// Returns the list that a host has loaded.
+    fn list_of(keys: &PkiPaths) -> Option<RevokedList> {
+        let keys = pki::load(keys, &ADDRESS).unwrap();
+        Some(RevokedList {
+            list: keys.revoked.clone()?,
+            authority: keys.ca.clone(),
+        })
+    }
+
     /// Makes the handshake of a member with these keys.
     fn member(keys: &PkiPaths) -> TlsAcceptor {
         let keys = pki::load(keys, &ADDRESS).unwrap();
@@ -141,7 +162,7 @@ mod tests {
         let before = connector(&files, None).await.unwrap();
         assert!(handshake(&before, &acceptor).await.is_ok());
         pki::revoke(&dir.path().join("authority"), &[bad.cert]).unwrap();
-        let list = pki::load(&own, &ADDRESS).unwrap().revoked;
+        let list = list_of(&own);
         let after = connector(&files, list.clone()).await.unwrap();
         let refused = handshake(&after, &acceptor).await.map(drop).unwrap_err();
         assert!(refused.to_string().contains("Revoked"), "{refused}");
@@ -165,7 +186,7 @@ mod tests {
         let [own, bad] = ["own", "bad"].map(|name| issue(dir.path(), name));
         let acceptor = member(&bad);
         pki::revoke(&dir.path().join("authority"), &[bad.cert]).unwrap();
-        let list = pki::load(&own, &ADDRESS).unwrap().revoked;
+        let list = list_of(&own);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {

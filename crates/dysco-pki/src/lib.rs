@@ -16,7 +16,7 @@ use serde::Serialize;
 
 pub use error::PkiError;
 pub use issue::{HOST_DAYS, IssueRequest, init, issue};
-pub use list::{Outdated, Revocations};
+pub use list::{Outdated, Revocations, is_one_authority};
 pub use load::{Credentials, load};
 pub use revoke::{SignedList, revoke};
 pub use subject::{Validity, addresses_of, validity_of};

@@ -110,7 +110,7 @@ impl Revocations {
 
 /// Returns true if two certificates are of one authority: it has one key, and may have renewed its
 /// certificate.
-fn is_one_authority(one: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
+pub fn is_one_authority(one: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
     let both = subject::parse(one).zip(subject::parse(other));
     both.is_some_and(|(one, other)| one.public_key().raw == other.public_key().raw)
 }

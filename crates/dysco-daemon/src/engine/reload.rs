@@ -57,7 +57,7 @@ impl Reload {
 
     /// Returns the list of revoked certificates in use.
     pub(super) fn revoked(&self) -> Option<RevokedList> {
-        self.credentials.revoked.clone()
+        list_of(&self.credentials)
     }
 
     /// Returns how long the certificates in use are valid.
@@ -227,7 +227,7 @@ impl Engine {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
         }
         self.reload.list.keep(&files.credentials);
-        (self.core.host).set_revoked(files.credentials.revoked.clone());
+        (self.core.host).set_revoked(list_of(&files.credentials));
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         let refuses = |name: &String| ["revoked", "authority"].contains(&name.as_str());
@@ -323,6 +323,14 @@ fn text(report: &ReloadReport) -> String {
         "" => changed,
         left => format!("{changed}; needs a restart: {left}"),
     }
+}
+
+/// Returns the list of revoked certificates that credentials have, with its authority.
+fn list_of(credentials: &Credentials) -> Option<RevokedList> {
+    Some(RevokedList {
+        list: credentials.revoked.clone()?,
+        authority: credentials.ca.clone(),
+    })
 }
 
 #[cfg(test)]
