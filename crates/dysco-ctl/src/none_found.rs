@@ -59,15 +59,24 @@ pub(crate) fn hint_of_filter(context: &Context, filter: &Filter) -> Option<Strin
 
 /// Returns the hint for a request about a listener, if a process of a container listens at the port
 /// as well.
-pub(crate) fn hint_of_listener(at: &ListenAddress) -> Option<String> {
-    elsewhere::also_listening(at).as_ref().map(in_container)
+pub(crate) fn hint_of_listener(context: &Context, at: &ListenAddress) -> Option<String> {
+    let process = elsewhere::also_listening(at)?;
+    let inode = process.network();
+    // A daemon that does not answer now serves no namespace.
+    let all = context.namespaces().unwrap_or_default();
+    let served = all.into_iter().find(|one| Some(one.inode) == inode);
+    Some(in_container(&process, served.map(|one| one.name)))
 }
 
-fn in_container(process: &Elsewhere) -> String {
+fn in_container(process: &Elsewhere, namespace: Option<String>) -> String {
     let Elsewhere { pid, name } = process;
+    let there = match namespace {
+        Some(name) => format!("ask there, by --namespace {name}"),
+        None => "have namespaces under [host] name its network namespace".to_owned(),
+    };
     format!(
         "the process that listens there holds no session that matches; {name} (pid {pid}), in \
-         another network namespace, listens at this port as well: name it by --pid {pid}"
+         another network namespace, listens at this port as well: {there}"
     )
 }
 
@@ -98,9 +107,11 @@ mod tests {
             pid: 4711,
             name: "haproxy".into(),
         };
-        let hint = in_container(&process);
+        let hint = in_container(&process, Some("web".into()));
         assert!(hint.contains("haproxy (pid 4711)"), "{hint}");
-        assert!(hint.contains("--pid 4711"), "{hint}");
+        assert!(hint.ends_with("--namespace web"), "{hint}");
+        let hint = in_container(&process, None);
+        assert!(hint.contains("namespaces under [host]"), "{hint}");
     }
 
     #[test]

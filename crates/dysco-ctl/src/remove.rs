@@ -149,7 +149,7 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
     done.hint = none.then(|| {
         none_found::hint_of_filter(context, &filter)
-            .or_else(|| args.listen.as_ref().and_then(none_found::hint_of_listener))
+            .or_else(|| none_found::hint_of_listener(context, args.listen.as_ref()?))
             .unwrap_or_else(|| hint.into())
     });
     context.print(&json(&done)?, |_| text(&done))?;

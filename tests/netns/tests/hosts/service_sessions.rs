@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
-use dysco_netns::{Family, Host, Lab, Process, Role, echo, wait};
+use dysco_netns::{Family, Lab, Process, Role, echo, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::services::OneEnd;
 
@@ -38,59 +38,41 @@ fn services_come_into_adopted_sessions() -> Result<()> {
     here.finish()
 }
 
-/// Asks for a service in all sessions, and returns the reason of the one refusal.
-fn refusal(here: &OneEnd, filter: &str) -> Result<String> {
-    let done = here.service(&["put", "+count", "--filter", filter, "--wait"])?;
-    let one = &done["sessions"][0];
-    ensure!(done["exit"] == 5 && one["outcome"] == "refused", "{done:#}");
-    Ok(one["reason"]["why"].to_string())
-}
-
-#[test]
-fn a_session_of_mptcp_has_no_services() -> Result<()> {
-    let here = OneEnd::new("svcmptcp", Family::V4)?;
-    let multipath = Plan {
-        multipath: true,
-        ..Plan::gentle()
-    };
-    let group = here.open(1, &multipath)?;
-    let why = refusal(&here, "port=9000")?;
-    ensure!(why.contains("MPTCP"), "{why}");
-    group.wait_progress(100_000)?;
-    all_intact(&group.finish()?)?;
-    here.finish()
-}
-
-/// Opens a session that both ends sign (TCP-MD5).
-fn signed(client: &Host, server: &Host) -> Result<(TcpStream, TcpStream)> {
+/// Opens a session between sockets that are made alike, given the role of the other end.
+fn opened(
+    here: &OneEnd,
+    make: impl Fn(Role) -> io::Result<Socket> + Copy + Send + 'static,
+) -> Result<[TcpStream; 2]> {
     let at = Role::Server.at(Family::V4, 9001);
-    let socket = |peer: Role| -> io::Result<Socket> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        echo::sign(&socket, peer.at(Family::V4, 0))?;
-        Ok(socket)
-    };
-    let listener = server.run(move || -> io::Result<_> {
-        let socket = socket(Role::Client)?;
+    let listener = here.lab.server.run(move || -> io::Result<_> {
+        let socket = make(Role::Client)?;
         socket.set_reuse_address(true)?;
         socket.bind(&at.into())?;
         socket.listen(1)?;
         Ok(TcpListener::from(socket))
     })?;
-    let opened = client.run(move || -> io::Result<_> {
-        let socket = socket(Role::Server)?;
+    let opened = here.lab.client.run(move || -> io::Result<_> {
+        let socket = make(Role::Server)?;
         socket.connect_timeout(&at.into(), LIMIT)?;
         Ok(TcpStream::from(socket))
     })?;
-    let (accepted, _) = listener.accept()?;
-    Ok((opened, accepted))
+    Ok([opened, listener.accept()?.0])
 }
 
-#[test]
-fn a_session_that_is_signed_has_no_services() -> Result<()> {
-    let here = OneEnd::new("svcmd5", Family::V4)?;
-    let (mut opened, mut accepted) = signed(&here.lab.client, &here.lab.server)?;
-    let why = refusal(&here, "port=9001")?;
-    ensure!(why.contains("TCP-MD5"), "{why}");
+/// Checks that a session gets no service for this reason, and goes on.
+fn is_refused(
+    name: &str,
+    make: impl Fn(Role) -> io::Result<Socket> + Copy + Send + 'static,
+    reason: &str,
+) -> Result<()> {
+    let here = OneEnd::new(name, Family::V4)?;
+    let [mut opened, mut accepted] = opened(&here, make)?;
+    let filter = ["--filter", "port=9001", "--wait"];
+    let done = here.service(&[&["put", "+count"], &filter[..]].concat())?;
+    let one = &done["sessions"][0];
+    ensure!(done["exit"] == 5 && one["outcome"] == "refused", "{done:#}");
+    let why = one["reason"]["why"].to_string();
+    ensure!(why.contains(reason), "{why}");
     opened.write_all(b"goes on")?;
     let mut heard = [0; 7];
     accepted.set_read_timeout(Some(LIMIT))?;
@@ -98,6 +80,22 @@ fn a_session_that_is_signed_has_no_services() -> Result<()> {
     ensure!(&heard == b"goes on");
     drop((opened, accepted));
     here.finish()
+}
+
+#[test]
+fn a_session_of_mptcp_has_no_services() -> Result<()> {
+    let make = |_| Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
+    is_refused("svcmptcp", make, "MPTCP")
+}
+
+#[test]
+fn a_session_that_is_signed_has_no_services() -> Result<()> {
+    let make = |peer: Role| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        echo::sign(&socket, peer.at(Family::V4, 0))?;
+        Ok(socket)
+    };
+    is_refused("svcmd5", make, "TCP-MD5")
 }
 
 /// Waits for so many events of a kind.
@@ -124,8 +122,10 @@ fn each_change_is_an_event() -> Result<()> {
     here.change(&["put", "+count"], "put", 2)?;
     let put = hear(&monitor, "services-put", 2)?;
     ensure!(
-        put.iter()
-            .all(|e| e["session"].is_string() && e["text"] == "+count"),
+        put.iter().all(|e| {
+            let text = e["text"].as_str().unwrap_or_default();
+            e["session"].is_string() && text.starts_with("+count; by root")
+        }),
         "{put:#?}"
     );
     here.change(&["take"], "taken", 2)?;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use dysco_api::ServiceSpec;
-use dysco_common::detour::{Detour, Way, phase};
+use dysco_common::detour::{Detour, Way, cut, phase};
 use dysco_explain::Explain;
 use dysco_runner::protocol::{Request, State};
 use dysco_scheduling::heavy;
@@ -95,6 +95,12 @@ impl Services {
                 let id = paired.id;
                 one.paired = Some(paired);
                 self.remember_pair(id, slot);
+                // The earlier process may have been killed before the handler had this request, and
+                // the cutoff is not told a second time.
+                if plane.agent.detour(slot).is_some_and(|d| is_told(&d.back)) {
+                    let session = u64::from(slot);
+                    self.tell(owner, Request::Open { session });
+                }
                 continue;
             }
             if state.services.is_empty() && matches!(one.stage, Stage::In | Stage::Entering) {
@@ -136,6 +142,15 @@ impl Services {
             return;
         }
         self.lost(plane, slot);
+    }
+}
+
+/// True if the other host has told the cutoff from which on its handler is heard in a direction.
+const fn is_told(way: &Way) -> bool {
+    match way.phase {
+        phase::ENTERING => way.cut_set == cut::SET,
+        phase::THROUGH | phase::LEAVING => true,
+        _ => false,
     }
 }
 
@@ -197,6 +212,21 @@ fn added(way: &Way) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A handler that does not get this does not read what the other one sends.
+    #[test]
+    fn the_other_handler_is_heard_from_its_cutoff_on() {
+        let way = |phase, cut_set| Way {
+            phase,
+            cut_set,
+            ..Way::default()
+        };
+        assert!(!is_told(&way(phase::ENTERING, 0)));
+        assert!(is_told(&way(phase::ENTERING, cut::SET)));
+        assert!(is_told(&way(phase::THROUGH, 0)));
+        assert!(is_told(&way(phase::LEAVING, 0)));
+        assert!(!is_told(&way(phase::DIRECT, cut::SET)));
+    }
 
     #[test]
     fn bytes_of_services_that_are_leaving_count() {

@@ -190,15 +190,15 @@ impl Machine {
     }
 
     /// Asks for a removal by the published port, at which podman's own process listens on the host.
-    /// Returns the pid that the hint names.
+    /// Returns the namespace that the hint names.
     fn hinted(&self) -> Result<String> {
         let all = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
         let words = [&all[..], &["--listen", ":8080"]].concat();
         let done: Value = serde_json::from_str(&self.dyscoctl(&words)?.stdout)?;
         let hint = done["hint"].as_str().context("no hint")?;
         ensure!(hint.contains("haproxy (pid "), "{done:#}");
-        let (_, pid) = hint.rsplit_once(' ').context("no pid")?;
-        Ok(pid.to_owned())
+        let (_, namespace) = hint.rsplit_once(' ').context("no namespace")?;
+        Ok(namespace.to_owned())
     }
 
     /// Ends the pod, and waits until its namespace is not served any more. Then ends everything.
@@ -263,8 +263,8 @@ fn leaves(name: &str, with_shim: bool) -> Result<()> {
     match with_shim {
         true => machine.remove(&["--namespace", namespace], 4)?,
         false => {
-            let pid = machine.hinted()?;
-            machine.remove(&["--pid", &pid], 4)?;
+            let namespace = machine.hinted()?;
+            machine.remove(&["--namespace", &namespace, "--listen", ":8080"], 4)?;
         }
     }
     machine.podman(&["rm", "--force", "--time", "0", "haproxy"])?;
