@@ -216,11 +216,9 @@ fn main() -> ExitCode {
     } else {
         summary.show();
     }
-    let sound = summary.violations == 0 && summary.seeded_bugs_found == summary.seeded_bugs;
-    if sound {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    match summary.violations == 0 && summary.seeded_bugs_found == summary.seeded_bugs {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

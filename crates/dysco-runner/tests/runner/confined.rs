@@ -79,6 +79,24 @@ fn is_confined(most: usize) -> Result<(), String> {
     }
 }
 
+/// Checks that a process has the user nobody, no privilege, and a filter of system calls.
+fn has_nothing(child: Pid) {
+    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+    let has = |key: &str, value: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let words: Vec<_> = line.unwrap().split_whitespace().collect();
+        assert!(words.iter().all(|word| *word == value), "{key} {words:?}");
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        has(set, "0000000000000000");
+    }
+    has("Uid:", "65534");
+    has("Gid:", "65534");
+    has("Groups:", "");
+    has("NoNewPrivs:", "1");
+    has("Seccomp:", "2");
+}
+
 #[test]
 fn a_confined_runner_does_all_it_has_to_and_nothing_else() {
     assert!(geteuid().is_root(), "this test needs to run as root");
@@ -100,20 +118,7 @@ fn a_confined_runner_does_all_it_has_to_and_nothing_else() {
     // The child has a copy of `client`, so that only another connection can be closed.
     let runner = Runner::new(Client::connect(&path).unwrap());
     drop(client);
-    let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap();
-    let has = |key: &str, value: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key));
-        let words: Vec<_> = line.unwrap().split_whitespace().collect();
-        assert!(words.iter().all(|word| *word == value), "{key} {words:?}");
-    };
-    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
-        has(set, "0000000000000000");
-    }
-    has("Uid:", "65534");
-    has("Gid:", "65534");
-    has("Groups:", "");
-    has("NoNewPrivs:", "1");
-    has("Seccomp:", "2");
+    has_nothing(child);
 
     let session = Session::open();
     let services = ["count", "null"];
