@@ -90,7 +90,12 @@ impl Guest {
         step("adoption", &mut |found| {
             let shown = removal(Kind::Veth, &["--late"])?;
             found.adopted = shown["removed"].as_u64();
-            is_well(&shown)
+            // Without the shim, a session that is never idle may stay unproven.
+            ensure!(
+                found.adopted > Some(0) && shown["intact"] == true,
+                "{shown}"
+            );
+            Ok(())
         });
         if let Some(program) = &self.tests {
             step("tests", &mut |_| tests(program));
