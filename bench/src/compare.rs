@@ -170,7 +170,7 @@ fn between(before: &Past, after: &Past, of: &PastFigure) -> f64 {
     all.filter_map(changed).reduce(f64::max).unwrap_or(0.0)
 }
 
-/// What a difference between two runs says about other figures.
+/// Meaning of a difference between two runs for other figures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Nature {
     /// A ratio, which the machine's speed changes little.

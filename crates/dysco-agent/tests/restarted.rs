@@ -1,4 +1,4 @@
-//! What the programs of an earlier run, and others, have left on interfaces: a packet passes each
+//! Remains of an earlier run, and of other programs, on interfaces: a packet passes each
 //! program once, and those that are not configured pass none.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]

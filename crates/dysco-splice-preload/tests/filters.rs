@@ -8,7 +8,7 @@ mod common;
 use common::filter::Refused;
 use common::scene::{Scene, both_ways, one_way, revoked, said};
 
-/// What a call gets if the kernel is too old, or by most filters.
+/// Error of a call that the kernel lacks, or that most filters refuse.
 const REFUSALS: [i32; 2] = [libc::ENOSYS, libc::EPERM];
 
 #[test]

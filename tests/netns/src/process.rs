@@ -251,7 +251,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How the program ended; `None` while it runs.
+    /// Exit status of the program; `None` while it runs.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }

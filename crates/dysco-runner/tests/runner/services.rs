@@ -102,7 +102,7 @@ impl Service for Mark {
     }
 }
 
-/// Does not return from the first byte.
+/// Service that does not return once it gets a byte.
 struct Stuck;
 
 impl Service for Stuck {

@@ -136,7 +136,7 @@ fn a_filter_that_comes_first_later_is_reported() -> Result<()> {
     lab.finish(daemon)
 }
 
-/// What the handler sends to the local end goes to the Ethernet address of the interface.
+/// The handler sends to the local end by the Ethernet address of the interface.
 #[test]
 fn an_interface_may_get_another_address_meanwhile() -> Result<()> {
     let here = OneEnd::new("svcmac", Family::V4)?;
