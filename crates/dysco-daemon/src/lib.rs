@@ -9,6 +9,6 @@ mod handlers;
 pub mod metrics;
 mod namespaces;
 mod notify;
-mod places;
+mod permits;
 
 pub use command_line::{command, dyscod};

@@ -14,7 +14,7 @@ use super::call::Call;
 use super::caller::{Caller, Policy};
 use super::connection;
 use super::error::ApiError;
-use crate::places::{Place, Places};
+use crate::permits::{Permit, Permits};
 
 /// Maximum number of readers' connections, so that root still gets in, and of one reader's.
 const READERS: usize = 64;
@@ -125,21 +125,21 @@ fn failed(
     }
 }
 
-/// Places for root's connections and for those of readers, by user.
+/// Permits for root's connections and for those of readers, by user.
 struct Rooms {
-    roots: Arc<Places<u32>>,
-    readers: Arc<Places<u32>>,
+    roots: Arc<Permits<u32>>,
+    readers: Arc<Permits<u32>>,
 }
 
 impl Rooms {
     fn new() -> Rooms {
         Rooms {
-            roots: Places::new(ROOTS, ROOTS),
-            readers: Places::new(READERS, OF_ONE),
+            roots: Permits::new(ROOTS, ROOTS),
+            readers: Permits::new(READERS, OF_ONE),
         }
     }
 
-    fn take(&self, user: u32) -> Option<Place<u32>> {
+    fn take(&self, user: u32) -> Option<Permit<u32>> {
         let room = if user == 0 {
             &self.roots
         } else {

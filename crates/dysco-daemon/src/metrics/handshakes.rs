@@ -1,8 +1,9 @@
-//! Places for clients of the TCP port that have not shown a certificate yet.
+//! Permits for clients of the TCP port that have not shown a certificate yet.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use crate::permits::{Permit, Permits};
 
 /// Maximum number of TLS handshakes at a time.
 const HANDSHAKES: usize = 32;
@@ -13,44 +14,22 @@ const OF_SOURCE: usize = 4;
 const NETWORK: u32 = 64;
 
 /// TLS handshakes in progress, by source.
-#[derive(Clone, Default)]
-pub(super) struct Handshakes(Arc<Mutex<HashMap<IpAddr, usize>>>);
+#[derive(Clone)]
+pub(super) struct Handshakes(Arc<Permits<IpAddr>>);
 
-/// Place of one handshake, until this value is dropped.
-pub(super) struct Handshake {
-    all: Handshakes,
-    source: IpAddr,
+/// Permit of one handshake, until this value is dropped.
+pub(super) type Handshake = Permit<IpAddr>;
+
+impl Default for Handshakes {
+    fn default() -> Handshakes {
+        Handshakes(Permits::new(HANDSHAKES, OF_SOURCE))
+    }
 }
 
 impl Handshakes {
-    /// Returns a place for a client, unless there are too many, or too many of its source.
+    /// Returns a permit for a client, unless there are too many, or too many of its source.
     pub(super) fn begin(&self, client: IpAddr) -> Option<Handshake> {
-        let source = source(client);
-        let mut all = self.lock();
-        let of_source = all.get(&source).copied().unwrap_or(0);
-        if of_source >= OF_SOURCE || all.values().sum::<usize>() >= HANDSHAKES {
-            return None;
-        }
-        all.insert(source, of_source + 1);
-        Some(Handshake {
-            all: self.clone(),
-            source,
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        // The numbers are whole after each statement.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        let mut all = self.all.lock();
-        match all.get_mut(&self.source) {
-            Some(others) if *others > 1 => *others -= 1,
-            _ => drop(all.remove(&self.source)),
-        }
+        self.0.take(source(client))
     }
 }
 
@@ -82,8 +61,6 @@ mod tests {
         assert!(all.begin(ip("fd00:0:0:1::9")).is_some());
         held.pop();
         assert!(all.begin(ip("fd00::9")).is_some());
-        drop(held);
-        assert!(all.lock().is_empty());
     }
 
     #[test]

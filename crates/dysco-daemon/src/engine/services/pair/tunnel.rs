@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::super::done::{Came, Done};
 use crate::engine::Answer;
-use crate::places::{Place, Places};
+use crate::permits::{Permit, Permits};
 
 /// Time in which a connection has to open, and to prove itself.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -28,15 +28,15 @@ const OF_STRANGER: usize = 16;
 const PEERS: usize = 1024;
 const OF_PEER: usize = 256;
 
-/// Places for connections that have not proven themselves. Strangers do not take those of peers.
+/// Permits for connections that have not proven themselves. Strangers do not take those of peers.
 struct Rooms {
-    strangers: Arc<Places<IpAddr>>,
-    peers: Arc<Places<IpAddr>>,
+    strangers: Arc<Permits<IpAddr>>,
+    peers: Arc<Permits<IpAddr>>,
     control: Control,
 }
 
 impl Rooms {
-    fn take(&self, from: IpAddr) -> Option<Place<IpAddr>> {
+    fn take(&self, from: IpAddr) -> Option<Permit<IpAddr>> {
         let from = from.to_canonical();
         let room = match self.control.is_connected(from) {
             true => &self.peers,
@@ -69,8 +69,8 @@ impl Door {
             .first()
             .map_or(Ok(0), |one| Ok::<_, io::Error>(one.local_addr()?.port()))?;
         let rooms = Arc::new(Rooms {
-            strangers: Places::new(STRANGERS, OF_STRANGER),
-            peers: Places::new(PEERS, OF_PEER),
+            strangers: Permits::new(STRANGERS, OF_STRANGER),
+            peers: Permits::new(PEERS, OF_PEER),
             control: control.clone(),
         });
         for listener in all {
@@ -201,8 +201,8 @@ mod tests {
         let other = channel(dir.path(), &["127.0.0.3", "127.0.0.4"], 0, 1);
         let port = other.local_addresses()[0].port();
         let rooms = Rooms {
-            strangers: Places::new(STRANGERS, OF_STRANGER),
-            peers: Places::new(PEERS, OF_PEER),
+            strangers: Permits::new(STRANGERS, OF_STRANGER),
+            peers: Permits::new(PEERS, OF_PEER),
             control: channel(dir.path(), &["127.0.0.1"], 0, port),
         };
         rooms.control.reach([127, 0, 0, 3].into());
