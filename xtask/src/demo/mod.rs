@@ -78,6 +78,9 @@ enum Scene {
 /// Time for traffic to settle after a change. It is not measured.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// Time for which bulk traffic runs, and pauses, while a late `dyscod` examines the sessions.
+const BURST: Duration = Duration::from_millis(100);
+
 impl Demo {
     /// Runs the command.
     pub(crate) fn run(mut self) -> Result<()> {
@@ -178,7 +181,7 @@ impl Demo {
         }
     }
 
-    /// Removes the proxy while all sessions are at full load.
+    /// Removes the proxy while all sessions are at full load; for a late `dyscod`, with pauses.
     fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Reported> {
         mix.hold_bulk(false);
         watch.run(mix, Phase::Settling, SETTLE);
@@ -190,7 +193,11 @@ impl Demo {
         words.extend(named.iter().map(String::as_str));
         watch.say(&format!("proxy# dyscoctl {}", words.join(" ")));
         let start = Instant::now();
-        let ran = fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
+        let run = || fleet.try_dyscoctl(&stage.lab.proxy, &words);
+        let ran = match self.late {
+            true => in_bursts(mix, run)?,
+            false => run()?,
+        };
         let reported = Reported::read(&ran, "removed")?;
         watch.mark("removed");
         let mut text = format!(
@@ -205,6 +212,25 @@ impl Demo {
         watch.say(&text);
         Ok(reported)
     }
+}
+
+/// Pauses the bulk traffic again and again while `run` runs. A session whose proxy no shim reports
+/// is proven by bytes that move and by idle moments.
+fn in_bursts<T: Send>(mix: &Mix, run: impl FnOnce() -> T + Send) -> T {
+    let burst = BURST * dysco_netns::wait::slow().min(4);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(run);
+        let mut held = false;
+        while !running.is_finished() {
+            std::thread::sleep(burst);
+            held = !held;
+            mix.hold_bulk(held);
+        }
+        mix.hold_bulk(false);
+        running
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Checks the stored uploads. Returns their SHA-256, and adds errors to `troubles`.

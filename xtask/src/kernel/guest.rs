@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -63,8 +63,9 @@ impl Guest {
 
     /// Runs the steps. The failure of a step is recorded, and the next step runs.
     fn steps(&self, programs: &Path, found: &mut Found) {
+        let start = Instant::now();
         let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
-            eprintln!("== {name}");
+            eprintln!("== {name} ({} s)", start.elapsed().as_secs());
             if let Err(error) = run(found) {
                 found.failures.push(format!("{name}: {error:#}"));
             }
@@ -90,7 +91,7 @@ impl Guest {
         step("adoption", &mut |found| {
             let shown = removal(Kind::Veth, &["--late"])?;
             found.adopted = shown["removed"].as_u64();
-            // Without the shim, a session that is never idle may stay unproven.
+            // A session without an idle moment stays unproven, and a guest computes slowly.
             ensure!(
                 found.adopted > Some(0) && shown["intact"] == true,
                 "{shown}"
@@ -213,7 +214,7 @@ fn demo(words: &[&str]) -> Result<Value> {
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr),
     );
-    eprintln!("{log}");
+    eprintln!("{log}{said}");
     let last = said.lines().last().unwrap_or_default();
     serde_json::from_str(last)
         .with_context(|| format!("it printed no result ({}): {log}", out.status))

@@ -104,9 +104,10 @@ fn start(userland: &Userland, links: bool) -> String {
          mount -t bpf bpf /sys/fs/bpf\n\
          mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null\n\
          mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null\n\
+         for what in send receive; do echo 1 > /sys/kernel/tracing/events/tcp/tcp_${{what}}_reset/enable; done\n\
          ulimit -n 1048576; ulimit -l unlimited\n\
          {} guest /mnt/{RESULT}{words} > /mnt/log 2>&1\n\
-         dmesg > /mnt/dmesg\n\
+         dmesg > /mnt/dmesg; cp /sys/kernel/tracing/trace /mnt/resets\n\
          mkdir /mnt/labs; cp --parents /tmp/dysco-*/*/*.log /mnt/labs 2>/dev/null\n\
          sync\n\
          echo o > /proc/sysrq-trigger\n\

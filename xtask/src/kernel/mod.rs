@@ -27,6 +27,8 @@ use userland::Userland;
 const ALL: &[&str] = &["6.1", "6.12", packages::NEWEST];
 /// Series of a guest for which none is named: the oldest that Dysco supports.
 const OLDEST: &str = "6.1";
+/// Number of guests that run at the same time. A guest waits for a third of its time.
+const AT_ONCE: usize = 2;
 
 /// Guests to test.
 pub(crate) struct Guests {
@@ -89,23 +91,79 @@ pub(crate) fn test(guests: &Guests, json: bool) -> Result<()> {
     let folder = shell::target()?.join("kernels");
     let userland = Userland::make(guests.arch, &folder, guests.links)?;
     let mut ill = Vec::new();
-    for series in series(&guests.kernels) {
-        // A series that Debian lacks does not hide the findings on the next one.
-        let found = on(&series, guests, &userland, &folder).unwrap_or_else(|error| Found {
-            kernel: series,
-            failures: vec![format!("{error:#}")],
-            ..Found::default()
-        });
-        match json {
-            true => println!("{}", serde_json::to_string(&found)?),
-            false => print(&found),
-        }
-        if !found.is_well() {
-            ill.push(found.kernel);
+    // One `apt` at a time uses the folder.
+    let ready: Vec<_> = series(&guests.kernels)
+        .into_iter()
+        .map(|series| Ready::make(&series, guests, &userland, &folder).map_err(|e| (series, e)))
+        .collect();
+    for some in ready.chunks(AT_ONCE) {
+        for found in at_once(some, guests, &userland, &folder) {
+            match json {
+                true => println!("{}", serde_json::to_string(&found)?),
+                false => print(&found),
+            }
+            if !found.is_well() {
+                ill.push(found.kernel);
+            }
         }
     }
     ensure!(ill.is_empty(), "it does not work on {}", ill.join(", "));
     Ok(())
+}
+
+/// A kernel that can be booted.
+struct Ready {
+    kernel: packages::Kernel,
+    image: image::Image,
+}
+
+/// A series without a kernel that can be booted, and the reason.
+type Missing = (String, anyhow::Error);
+
+impl Ready {
+    fn make(series: &str, guests: &Guests, userland: &Userland, folder: &Path) -> Result<Self> {
+        let arch = guests.arch;
+        eprintln!(
+            "Linux {series} for {}: looking for its package",
+            arch.name()
+        );
+        let kernel = packages::fetch(folder, series, arch)?;
+        let image = image::make(folder, &kernel, arch, userland)?;
+        Ok(Self { kernel, image })
+    }
+
+    fn boot(&self, guests: &Guests, userland: &Userland, folder: &Path) -> Result<Found> {
+        eprintln!("Linux {}: booting it under qemu", self.kernel.release);
+        let guest = (guests.arch, guests.links);
+        machine::run(folder, &self.kernel, &self.image, guest, userland)
+    }
+}
+
+/// Boots these kernels at the same time. The failure of one does not hide the findings on the next.
+fn at_once(
+    some: &[Result<Ready, Missing>],
+    guests: &Guests,
+    userland: &Userland,
+    folder: &Path,
+) -> Vec<Found> {
+    let failed = |kernel: &str, error: &anyhow::Error| Found {
+        kernel: kernel.to_owned(),
+        failures: vec![format!("{error:#}")],
+        ..Found::default()
+    };
+    let boot = |ready: &Result<Ready, Missing>| match ready {
+        Ok(ready) => ready
+            .boot(guests, userland, folder)
+            .unwrap_or_else(|error| failed(&ready.kernel.release, &error)),
+        Err((series, error)) => failed(series, error),
+    };
+    std::thread::scope(|scope| {
+        let boots: Vec<_> = some.iter().map(|one| scope.spawn(|| boot(one))).collect();
+        let joined = boots.into_iter().map(|boot| boot.join());
+        joined
+            .map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 fn series(kernels: &[String]) -> Vec<String> {
@@ -116,18 +174,6 @@ fn series(kernels: &[String]) -> Vec<String> {
         true => ALL.iter().map(|k| (*k).to_owned()).collect(),
         false => kernels.to_vec(),
     }
-}
-
-fn on(series: &str, guests: &Guests, userland: &Userland, folder: &Path) -> Result<Found> {
-    let arch = guests.arch;
-    eprintln!(
-        "Linux {series} for {}: looking for its package",
-        arch.name()
-    );
-    let kernel = packages::fetch(folder, series, arch)?;
-    eprintln!("Linux {}: booting it under qemu", kernel.release);
-    let image = image::make(folder, &kernel, arch, userland)?;
-    machine::run(folder, &kernel, &image, (arch, guests.links), userland)
 }
 
 fn print(found: &Found) {
