@@ -40,6 +40,26 @@ fn bytes_pass_haproxy_both_ways_in_either_family() -> Result<()> {
 }
 
 #[test]
+fn a_capture_of_resets_has_those_of_its_port_alone() -> Result<()> {
+    let lab = Lab::builder("resets").build()?;
+    let resets = capture::Resets::start(&lab.client, 9000)?;
+    // Nobody listens.
+    for port in [9001, 9000] {
+        let to = Role::Server.at(Family::V4, port);
+        let refused = lab.client.run(move || std::net::TcpStream::connect(to));
+        assert!(refused.is_err());
+    }
+    let some = || {
+        let seen = resets.seen(&lab.client).ok()?;
+        (!seen.is_empty()).then_some(seen)
+    };
+    let seen = wait::until("the reset", LIMIT, some)?;
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    drop(resets);
+    lab.finish(())
+}
+
+#[test]
 fn every_way_of_closing_is_heard() -> Result<()> {
     let lab = Lab::builder("closing").build()?;
     for side in [Side::Client, Side::Server] {

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use dysco_netns::capture::{self, Resets};
 use dysco_netns::fleet::{Daemon, Fleet, PRELOADED};
-use dysco_netns::{Family, Lab, Role, capture, counters, wait};
+use dysco_netns::{Family, Lab, Role, wait};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -36,6 +37,7 @@ pub(super) struct Services {
 #[derive(Serialize)]
 struct Report {
     intact: bool,
+    /// Packets with RST of the sessions that were seen at either end.
     resets: u64,
     /// Sessions, the download among them.
     sessions: usize,
@@ -75,6 +77,7 @@ impl Services {
         ensure!(report.intact, "not every byte arrived as it was sent");
         let plain = report.plain_after_put_bytes;
         ensure!(plain == 0, "{plain} bytes were readable");
+        ensure!(report.resets == 0, "an end saw a reset");
         Ok(())
     }
 
@@ -88,7 +91,7 @@ impl Services {
     fn play(&self, programs: &Path) -> Result<Report> {
         let stage = Stage::build(programs)?;
         let count = self.sessions as usize + 1;
-        let resets = stage.resets()?;
+        let [at_client, at_server] = stage.resets()?;
         let download = Download::start(&stage.lab)?;
         let talks = Talks::start(&stage.lab, self.sessions as usize)?;
         self.say(&format!(
@@ -166,8 +169,17 @@ impl Services {
         for error in ends.into_iter().filter_map(Result::err) {
             eprintln!("{error:#}");
         }
-        report.resets = stage.resets()? - resets;
-        stage.end(report.intact)?;
+        let resets = [
+            at_client.seen(&stage.lab.client)?,
+            at_server.seen(&stage.lab.server)?,
+        ]
+        .concat();
+        drop([at_client, at_server]);
+        for reset in &resets {
+            eprintln!("a reset: {reset}");
+        }
+        report.resets = resets.len() as u64;
+        stage.end(report.intact && resets.is_empty())?;
         Ok(report)
     }
 
@@ -254,8 +266,11 @@ impl Stage {
         })
     }
 
-    fn resets(&self) -> Result<u64> {
-        Ok(counters::resets(&self.lab.client)? + counters::resets(&self.lab.server)?)
+    /// Captures resets at both ends. The kernel's counters also have those of connections between the
+    /// hosts' handlers.
+    fn resets(&self) -> Result<[Resets; 2]> {
+        let [client, server] = [&self.lab.client, &self.lab.server];
+        Ok([Resets::start(client, PORT)?, Resets::start(server, PORT)?])
     }
 
     /// Changes all sessions. Returns the number of those that have changed.
