@@ -121,6 +121,8 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("rpmbuild", "rpm", Need::Packages),
     ("mmdebstrap", "mmdebstrap", Need::PackageChecks),
     ("systemd-analyze", "systemd", Need::PackageChecks),
+    ("podman", "podman", Need::PackageChecks),
+    ("runc", "runc", Need::PackageChecks),
     (ARM64_LINKER, "gcc-aarch64-linux-gnu", Need::Arm64),
     ("qemu-system-aarch64", "qemu-system-arm", Need::Arm64),
     ("mmdebstrap", "mmdebstrap", Need::Arm64),

@@ -7,11 +7,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Group, Plan, Server, all_intact};
+use dysco_netns::stream::Server;
 use dysco_netns::{Family, Lab, Role, wait};
 
 use super::debian::Debian;
-use super::{VERSION, empty, pack};
+use super::sessions::{PORT, Sessions};
+use super::{VERSION, container, empty, pack};
 use crate::shell;
 
 /// The packages that were made, with their folder.
@@ -28,8 +29,6 @@ pub(super) struct Made {
 const EXPOSURE: &str = "40";
 /// Version that precedes all existing versions.
 const OLDER: &str = "0.0.1";
-const SESSIONS: usize = 8;
-const PORT: u16 = 8080;
 /// Time limit for the start of a service on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const KEY: &str = "/etc/dysco/pki/host.key";
@@ -57,6 +56,8 @@ pub(super) fn all(made: &Made, tree: &Path) -> Result<()> {
     };
     host.life(&older, &made.deb)?;
     println!("the package for Debian was installed, upgraded and removed under live sessions");
+    container::check(made, tree)?;
+    println!("the image was built, and its dyscod took a proxy out of live sessions");
     Ok(())
 }
 
@@ -139,26 +140,6 @@ fn rpm(made: &Made) -> Result<()> {
     fs::remove_dir_all(&root).context("failed to remove the folder of the RPM package")
 }
 
-/// Sessions from the client to the server.
-struct Sessions(Vec<Group>);
-
-impl Sessions {
-    /// Waits until each session has carried more data in both directions.
-    fn go_on(&self) -> Result<()> {
-        self.0
-            .iter()
-            .try_for_each(|one| one.wait_progress(32 << 10))
-    }
-
-    /// Ends the sessions. Returns an error unless every byte of each has arrived.
-    fn finish(self) -> Result<()> {
-        for one in self.0 {
-            all_intact(&one.finish()?)?;
-        }
-        Ok(())
-    }
-}
-
 /// A proxy's host with Debian's HAProxy, between a client and a server.
 struct Host {
     debian: Debian,
@@ -227,21 +208,7 @@ impl Host {
     }
 
     fn open(&self) -> Result<Sessions> {
-        // Each session has its own rate: sessions with equal counts cannot be distinguished.
-        let open = |at: usize| {
-            let plan = Plan {
-                rate: Some((64 + 8 * at as u64) << 10),
-                write: (4 << 10) + 100 * at,
-                ..Plan::default()
-            };
-            let address = Role::Proxy.at(Family::V4, PORT);
-            let group = Group::open(&self.lab.client, &self.server, address, 1, &plan)?;
-            group.run();
-            Ok(group)
-        };
-        let sessions = Sessions((0..SESSIONS).map(open).collect::<Result<_>>()?);
-        sessions.go_on()?;
-        Ok(sessions)
+        Sessions::open(&self.lab, &self.server)
     }
 
     fn install(&self, package: &Path) -> Result<()> {

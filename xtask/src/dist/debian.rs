@@ -130,7 +130,10 @@ impl Drop for Debian {
 }
 
 /// Returns the file system as an archive, which is made once.
-fn image(folder: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// If mmdebstrap fails.
+pub(super) fn image(folder: &Path) -> Result<PathBuf> {
     let image = folder.join("debian-12.tar");
     if !image.exists() {
         eprintln!("making a Debian 12, which takes minutes");

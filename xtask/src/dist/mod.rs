@@ -2,11 +2,13 @@
 //!
 //! [`stage`] fills a tree with the files of the packages. The distributions' own tools pack the
 //! tree, by `packaging/debian` and `packaging/rpm` ([`pack`]). [`check`] installs the result in a
-//! Debian 12.
+//! Debian 12, and [`container`] builds and runs the image.
 
 mod check;
+mod container;
 mod debian;
 mod pack;
+mod sessions;
 mod stage;
 
 use std::fs;
