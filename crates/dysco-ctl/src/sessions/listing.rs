@@ -117,3 +117,99 @@ pub(super) fn json(out: &mut impl Write, pages: Pages<'_>, shape: &Shape) -> Res
     writeln!(out)?;
     Ok(out.flush()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use dysco_api::{Filter, Reply, Request, SessionId};
+
+    use super::*;
+    use crate::context::Context;
+    use crate::output::Format;
+    use crate::sessions::columns::USUAL;
+
+    const PAGES: u32 = 5;
+    /// The last page has one session.
+    const ALL: u32 = (PAGES - 1) * PAGE + 1;
+
+    /// Output that counts its lines.
+    struct Out(Arc<AtomicUsize>);
+
+    impl Write for Out {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+            self.0.fetch_add(lines, Ordering::SeqCst);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Answers all requests of a listing. Returns, for each, the number of sessions before it that
+    /// were sent and not printed.
+    fn daemon(listener: &UnixListener, printed: &AtomicUsize) -> Vec<usize> {
+        let (mut sent, mut waiting) = (0, Vec::new());
+        for _ in 0..PAGES {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            waiting.push((sent as usize).saturating_sub(printed.load(Ordering::SeqCst)));
+            let Request::Sessions(listing) = serde_json::from_str(&line).unwrap() else {
+                panic!("{line}");
+            };
+            assert_eq!(listing.after.map_or(0, |id| id.slot() + 1), sent);
+            let end = ALL.min(sent + listing.limit.unwrap());
+            let [local, remote] = [1, 2].map(|last| ([10, 0, 0, last], 80).into());
+            for slot in sent..end {
+                let one = SessionReport::tracked(SessionId::new(slot, 1), local, remote);
+                let mut reply = serde_json::to_vec(&Reply::Session(Box::new(one))).unwrap();
+                reply.push(b'\n');
+                stream.write_all(&reply).unwrap();
+            }
+            let done = serde_json::to_string(&Reply::Done { summary: None }).unwrap();
+            writeln!(stream, "{done}").unwrap();
+            sent = end;
+        }
+        waiting
+    }
+
+    /// Returns the most sessions that a listing held when it asked for more.
+    fn held(format: Format, sort: Option<(Column, bool)>) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("dyscod.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let printed = Arc::new(AtomicUsize::new(0));
+        let mut out = Out(Arc::clone(&printed));
+        let context = Context::new(Some(socket), format);
+        let pages = Pages::new(&context, Filter::default(), true);
+        let shape = Shape {
+            columns: USUAL.to_vec(),
+            named: false,
+            sort,
+        };
+        std::thread::scope(|scope| {
+            let daemon = scope.spawn(|| daemon(&listener, &printed));
+            match format {
+                Format::Json => json(&mut out, pages, &shape).unwrap(),
+                Format::Table => table(&mut out, pages, &shape, None, None).unwrap(),
+            }
+            assert!(printed.load(Ordering::SeqCst) >= ALL as usize);
+            daemon.join().unwrap().into_iter().max().unwrap_or(0)
+        })
+    }
+
+    #[test]
+    fn a_page_is_printed_before_the_next_is_asked_for() {
+        assert_eq!(held(Format::Table, None), 0);
+        assert_eq!(held(Format::Json, None), 0);
+        // An order needs all of them.
+        let sorted = held(Format::Table, Some((Column::Age, false)));
+        assert_eq!(sorted, ((PAGES - 1) * PAGE) as usize);
+    }
+}
