@@ -236,12 +236,16 @@ fn with_children(roots: &[i32], all: &HashMap<i32, Proc>) -> Vec<i32> {
 
 fn of_unit(unit: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
     let inside = |pid: &&i32| {
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        groups
-            .lines()
-            .any(|l| l.split('/').any(|part| part == unit))
+        let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        is_inside(&groups, unit)
     };
     all.keys().filter(inside).copied().collect()
+}
+
+/// True if one of these control groups is in a unit. Names of groups are bytes, not text.
+fn is_inside(groups: &[u8], unit: &str) -> bool {
+    let mut parts = groups.split(|byte| matches!(byte, b'/' | b'\n'));
+    parts.any(|part| part == unit.as_bytes())
 }
 
 #[cfg(test)]
@@ -263,6 +267,13 @@ mod tests {
         let (name, of_proc) = named.join().unwrap();
         assert_eq!(name, "a\\u{1b}[2J\\n\u{fffd})");
         assert_eq!(of_proc.as_deref(), Some(name.as_str()));
+    }
+
+    #[test]
+    fn a_group_whose_name_is_no_text_is_in_its_unit() {
+        let groups = b"1:name=systemd:/other.service\n0::/system.slice/a.service/\xff\n";
+        assert!(is_inside(groups, "a.service") && is_inside(groups, "other.service"));
+        assert!(!is_inside(groups, "service") && !is_inside(b"", "a.service"));
     }
 
     fn tree(rows: &[(i32, i32, &str)]) -> HashMap<i32, Proc> {
