@@ -2,11 +2,13 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Error;
 
 use super::error::ConfigError;
+use super::repeats::{self, Counted, Shared, WINDOW};
 use super::{Instance, Log, LogFormat};
 
 type Change = Box<dyn Fn(EnvFilter) -> Result<(), Error> + Send + Sync>;
@@ -14,7 +16,11 @@ type Change = Box<dyn Fn(EnvFilter) -> Result<(), Error> + Send + Sync>;
 /// Function that replaces the filter in force.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
+/// Events that may repeat, and the writer of their counts.
+static COUNTED: OnceLock<(Shared, Lines)> = OnceLock::new();
+
 /// Writer to standard error that names the network namespace of an instance in each line.
+#[derive(Clone)]
 struct Lines {
     namespace: Option<String>,
     format: LogFormat,
@@ -48,26 +54,36 @@ fn tagged(namespace: &str, format: LogFormat, event: &[u8]) -> Vec<u8> {
 }
 
 /// Starts to log as configured. The filter was checked together with the file. The lines of an
-/// instance name its network namespace.
+/// instance name its network namespace. Warnings and errors that repeat are counted.
 pub fn init_logging(log: &Log, instance: Option<&Instance>) -> Result<(), ConfigError> {
     let namespace = instance.map(|instance| instance.name.clone());
     let format = log.format;
-    let lines = move || Lines {
-        namespace: namespace.clone(),
-        format,
-    };
+    let lines = Lines { namespace, format };
+    let repeats = Shared::default();
+    let counted = (Shared::clone(&repeats), lines.clone());
+    let ansi = io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&log.filter))
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(lines);
-    let (done, change): (_, Change) = match log.format {
+        .with_writer(move || lines.clone());
+    let (done, change): (_, Change) = match format {
         LogFormat::Plain => {
+            let builder = builder.map_event_format(|inner| Counted {
+                inner: inner.without_time().with_ansi(ansi),
+                format,
+                repeats,
+            });
             let builder = builder.with_filter_reloading();
             let handle = builder.reload_handle();
             (builder.try_init(), Box::new(move |f| handle.reload(f)))
         }
         LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let builder = builder.json().flatten_event(true);
+            let builder = builder.map_event_format(|inner| Counted {
+                inner: inner.without_time().with_ansi(ansi),
+                format,
+                repeats,
+            });
+            let builder = builder.with_filter_reloading();
             let handle = builder.reload_handle();
             (builder.try_init(), Box::new(move |f| handle.reload(f)))
         }
@@ -75,7 +91,32 @@ pub fn init_logging(log: &Log, instance: Option<&Instance>) -> Result<(), Config
     done.map_err(|_| ConfigError::Logging)?;
     // The cell is empty here: otherwise logging would have been set up before.
     let _ = CHANGE.set(change);
+    let _ = COUNTED.set(counted);
     Ok(())
+}
+
+/// Logs the counts of events that were repeated, and are not any more. It has to be called at about
+/// this interval.
+pub fn log_repeats() -> Duration {
+    log_counts(WINDOW);
+    WINDOW
+}
+
+/// Logs the counts of all events that were repeated, before the process ends.
+pub fn log_last_repeats() {
+    log_counts(Duration::ZERO);
+}
+
+fn log_counts(age: Duration) {
+    let Some((counted, lines)) = COUNTED.get() else {
+        return;
+    };
+    let old = repeats::lock(counted).take_old(age, Instant::now());
+    for (event, count) in old {
+        let line = repeats::line(lines.format, &event, Some(count));
+        // There is no other place to report that the log cannot be written.
+        let _ = lines.clone().write_all(line.as_bytes());
+    }
 }
 
 /// Replaces the log filter. Does nothing if logging was never started.

@@ -11,7 +11,7 @@ use dysco_api::{EXIT_HELP, Exit};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_config::{
     ConfigError, DEFAULT_CONFIG, Source, can_enter, can_listen, can_pin, init_logging,
-    missing_socket,
+    log_last_repeats, log_repeats, missing_socket,
 };
 use dysco_control::ControlError;
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
@@ -228,8 +228,14 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         dysco_scheduling::take(realtime);
     });
     let runtime = runtime.build().map_err(DaemonError::Runtime)?;
+    runtime.spawn(async {
+        loop {
+            tokio::time::sleep(log_repeats()).await;
+        }
+    });
     let ended = runtime.block_on(engine::run(config, source));
     leave(runtime, ENDING);
+    log_last_repeats();
     Ok(ended?)
 }
 
