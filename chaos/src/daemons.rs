@@ -345,6 +345,6 @@ mod tests {
     fn a_step_that_never_came_is_no_hit() {
         let daemon = asked(&["die:Cut", "drop:Done"]);
         assert!(!daemon.failed_at("die:Cut", "") && !daemon.failed_at("drop:Done", ""));
-        assert!(daemon.failed_at("drop:Done", "WARN Done is lost on purpose\n"));
+        assert!(daemon.failed_at("drop:Done", "INFO Done is lost on purpose\n"));
     }
 }
