@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use dysco_agent::{Adoption, AgentError};
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, Subsession};
 use dysco_proxy::Pair;
 
@@ -27,7 +28,7 @@ pub(super) enum Answer {
     /// Pairs of changes were measured.
     Measured(Vec<PairMeasured>),
     /// A path through a chain did not open.
-    PathDead(ChangeId),
+    PathDead(ChangeId, Option<Cause>),
     /// A session that has left a chain is forgotten for this change of that host.
     Forgotten(ChangeId, IpAddr),
     /// State of a session that is about to pass here again is forgotten.
@@ -46,8 +47,8 @@ pub(super) enum Answer {
     Uplink(Box<chain_updates::Uplink>),
     /// The route to a client was looked up.
     DsrRoute(Box<dsr::DsrRoute>),
-    /// A new path did not open.
-    Unopened(ChangeId),
+    /// A new path did not open; with the cause if this host could not send on it.
+    Unopened(ChangeId, Option<Cause>),
     /// A new path that was checked has had time to answer.
     PathChecked(ChangeId),
     /// A new path has had time to carry the data that was sent on it.
@@ -92,7 +93,7 @@ impl Answer {
             Answer::Route(change, _)
             | Answer::Ways(change, _)
             | Answer::Holder(change, ..)
-            | Answer::Unopened(change)
+            | Answer::Unopened(change, _)
             | Answer::PathChecked(change)
             | Answer::Confirmed(change)
             | Answer::Muted(change) => vec![*change],

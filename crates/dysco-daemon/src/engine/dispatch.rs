@@ -38,11 +38,13 @@ impl Engine {
             Answer::Ways(change, ways) => proxy_changes.ways_found(plane, change, ways),
             Answer::Uplink(way) => chain_updates.uplink_found(plane, *way),
             Answer::DsrRoute(dsr) => returns.dsr_route_found(plane, *dsr),
-            Answer::Unopened(change) => proxy_changes.path_unopened(plane, change),
+            Answer::Unopened(change, unsent) => {
+                proxy_changes.path_unopened(plane, change, unsent);
+            }
             Answer::PathChecked(change) => proxy_changes.path_checked(plane, change),
             Answer::Confirmed(change) => proxy_changes.look_confirmed(plane, change),
             Answer::Muted(change) => proxy_changes.muted(plane, change),
-            Answer::PathDead(change) => chain_updates.path_dead(plane, change),
+            Answer::PathDead(change, unsent) => chain_updates.path_dead(plane, change, unsent),
             Answer::Forgotten(change, from) => chain_updates.forgotten(plane, change, from),
             Answer::Cleared(enlisting) => self.core.host.cleared(enlisting),
             Answer::Removed => {}

@@ -36,7 +36,7 @@ impl ProxyChanges {
         };
         let shows = packets::bypass_announcements(&s, held.opened_at);
         let answers = plane.answers.clone();
-        let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
+        let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move |_| {
             let _ = answers.send(Answer::PathChecked(change));
         });
         held.liveness_check = Some(LivenessCheck {

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use dysco_common::mark;
+use dysco_explain::Cause;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::SndBufForce;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -112,31 +113,70 @@ pub(super) struct Repeated(JoinHandle<()>);
 
 impl Repeated {
     /// Sends the packets now, and again after each of `waits` but the last, after which they are
-    /// given up.
+    /// given up. `give_up` gets the cause if not one of them could be sent.
     pub(super) fn send(
         packets: Vec<Vec<u8>>,
         to: SocketAddr,
         waits: &'static [Duration],
-        give_up: impl FnOnce() + Send + 'static,
+        give_up: impl FnOnce(Option<Cause>) + Send + 'static,
     ) -> Repeated {
-        let say = move || {
+        let say = move |unsent: &mut Unsent| {
             for packet in &packets {
-                if let Err(error) = send(packet, to) {
-                    tracing::warn!(%to, %error, "cannot send on a new path");
+                let sent = sent(packet, to);
+                if let Err(cause) = &sent {
+                    tracing::warn!(%to, %cause, "cannot send on a new path");
                 }
+                unsent.take(sent);
             }
         };
-        say();
+        let mut unsent = Unsent::default();
+        say(&mut unsent);
         Repeated(tokio::spawn(async move {
             for (at, wait) in (1..).zip(waits) {
                 tokio::time::sleep(*wait).await;
                 if at < waits.len() {
-                    say();
+                    say(&mut unsent);
                 }
             }
-            give_up();
+            give_up(unsent.cause);
         }))
     }
+}
+
+/// The cause for which no packet could be sent; none once one was.
+#[derive(Default)]
+struct Unsent {
+    any_sent: bool,
+    cause: Option<Cause>,
+}
+
+impl Unsent {
+    fn take(&mut self, sent: Result<(), Cause>) {
+        self.any_sent |= sent.is_ok();
+        self.cause = sent.err().filter(|_| !self.any_sent);
+    }
+}
+
+/// Sends a packet as [`send`] does. The kernel has the same error for a process without the right to
+/// send such packets, and for a packet that this host's own packet filter drops.
+fn sent(packet: &[u8], to: SocketAddr) -> Result<(), Cause> {
+    let forbidden = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    with(to, |all| {
+        let socket = kept(&all.plain, || open(to)).map_err(|error| {
+            let cause = Cause::new(format!("this host cannot open a raw socket: {error}"));
+            match forbidden(&error) {
+                true => cause.hint("give dyscod CAP_NET_RAW"),
+                false => cause,
+            }
+        })?;
+        send_on(socket, packet, to).map_err(|error| {
+            let cause = Cause::new(format!("this host cannot send to {}: {error}", to.ip()));
+            match forbidden(&error) {
+                true => cause.hint("see this host's packet filter: nft list ruleset"),
+                false => cause,
+            }
+        })
+    })
 }
 
 impl Drop for Repeated {
@@ -206,4 +246,23 @@ fn send_on(socket: &Socket, packet: &[u8], to: SocketAddr) -> io::Result<()> {
     socket
         .send_to(packet, &SocketAddr::new(to.ip(), 0).into())
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_given_only_if_no_packet_was_sent() {
+        let of = |all: &[Result<(), &str>]| {
+            let mut unsent = Unsent::default();
+            all.iter()
+                .for_each(|sent| unsent.take(sent.map_err(Cause::new)));
+            unsent.cause.map(|cause| cause.why)
+        };
+        assert_eq!(of(&[Err("a"), Err("b")]), Some("b".to_owned()));
+        assert_eq!(of(&[Err("a"), Ok(())]), None);
+        assert_eq!(of(&[Ok(()), Err("b")]), None);
+        assert_eq!(of(&[]), None);
+    }
 }

@@ -9,6 +9,7 @@ use dysco_common::Session;
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::view::{Change, Cut, View};
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::clock::boot_time;
@@ -59,8 +60,8 @@ impl ProxyChanges {
                     // Differs from the nonce of each earlier change, which began before this one.
                     held.nonce = boot_time().as_nanos() as u32;
                     let syns = packets::bypass_opens(&s, held.nonce);
-                    Repeated::send(syns.into(), new.remote(), &REPEAT, move || {
-                        let _ = answers.send(Answer::Unopened(change));
+                    Repeated::send(syns.into(), new.remote(), &REPEAT, move |unsent| {
+                        let _ = answers.send(Answer::Unopened(change, unsent));
                     })
                 });
                 return;
@@ -166,12 +167,21 @@ impl ProxyChanges {
         }
     }
 
-    /// Gives up a path on which no answer arrived.
-    pub(super) fn path_unopened(&mut self, plane: &mut Plane, change: ChangeId) {
+    /// Gives up a path on which no answer arrived, or on which this host could not send.
+    pub(super) fn path_unopened(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        unsent: Option<Cause>,
+    ) {
         let new = self.held.get(&change).and_then(|h| h.new);
         let path = new.map_or(String::new(), |key| format!("{key:?}"));
-        let why = format!("no answer to a SYN on {path}: a device between the anchors drops it");
-        self.give_up_trial(plane, change, Reason::NewPathUnusable(why.into()));
+        let cause = unsent.unwrap_or_else(|| {
+            Cause::new(format!(
+                "no answer to a SYN on {path}: a device between the anchors drops it"
+            ))
+        });
+        self.give_up_trial(plane, change, Reason::NewPathUnusable(cause));
     }
 }
 

@@ -8,7 +8,7 @@ use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::has_length;
 use dysco_common::{Element, FlowKey, Session, seq};
-use dysco_explain::Explain;
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::chain_of::relaid;
@@ -122,9 +122,9 @@ impl ChainUpdates {
         if let Some(paths) = self.paths.get_mut(&change) {
             paths.begins = Some(s.snd_max);
             paths.length_probes.opens(Instant::now());
-            let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move || {
+            let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move |unsent| {
                 // The engine has ended.
-                let _ = answers.send(Answer::PathDead(change));
+                let _ = answers.send(Answer::PathDead(change, unsent));
             });
             paths.opening = Some(opening);
         }
@@ -316,7 +316,12 @@ impl ChainUpdates {
     }
 
     /// Gives up a path on which no answer arrived, or none that sufficed.
-    pub(in crate::engine) fn path_dead(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(in crate::engine) fn path_dead(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        unsent: Option<Cause>,
+    ) {
         let Some(paths) = self.paths.get_mut(&change) else {
             return;
         };
@@ -325,7 +330,9 @@ impl ChainUpdates {
         }
         let way = paths.way();
         let reason = match paths.heard {
-            false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
+            false => Reason::ChainUnusable(
+                unsent.unwrap_or_else(|| Cause::new(format!("no answer to a SYN {way}"))),
+            ),
             true => self
                 .too_narrow(plane, change)
                 .unwrap_or_else(|| Reason::ChainUnusable(pace::too_fast(&way))),
