@@ -16,6 +16,7 @@ pub mod private;
 mod reload;
 mod repeats;
 mod reserved;
+mod rights;
 mod schema;
 mod values;
 
@@ -38,6 +39,7 @@ pub use log::{change_filter, init_logging, log_last_repeats, log_repeats};
 pub use namespaces::{NAMED, Namespaces, can_enter};
 pub use on_host::{can_listen, can_pin, missing_socket};
 pub use reserved::{PortsError, release_ports, reserve_ports};
+pub use rights::Rights;
 pub use values::{Address, PortList, PortRange, Prefix};
 
 /// Default path of the configuration file.

@@ -1,7 +1,6 @@
 //! `[host] namespaces`: the other network namespaces of this machine that `dyscod` serves.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::ConfigError;
+use super::rights::Rights;
 use super::values::refuse;
 
 /// Directory in which `ip netns` and container runtimes name network namespaces.
@@ -19,8 +19,6 @@ pub const NAMED: &str = "/run/netns";
 const ALL: &str = "all";
 /// Magic number of the file system of namespaces (linux/magic.h).
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-/// Bit of CAP_SYS_ADMIN (linux/capability.h).
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// Network namespaces to serve, besides the own one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,7 +106,7 @@ impl<'de> Visitor<'de> for Written {
 /// # Errors
 /// If the process lacks the capability, or if a path is that of something else.
 pub fn can_enter(namespaces: &Namespaces) -> Result<Vec<Cause>, ConfigError> {
-    if !may_enter(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
+    if !Rights::own().may_enter() {
         return Err(ConfigError::Namespaces(
             Cause::new("CAP_SYS_ADMIN is missing, without which no network namespace is entered")
                 .hint("add it, as /usr/share/dysco/dyscod-containers.conf does for the unit, or leave out namespaces in [host]"),
@@ -140,13 +138,6 @@ pub fn can_enter(namespaces: &Namespaces) -> Result<Vec<Cause>, ConfigError> {
         }
     }
     Ok(missing)
-}
-
-/// Returns true if a process may enter network namespaces, given its `/proc/PID/status`.
-fn may_enter(status: &str) -> bool {
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    effective.unwrap_or_default() >> CAP_SYS_ADMIN & 1 == 1
 }
 
 #[cfg(test)]
@@ -184,14 +175,6 @@ mod tests {
     }
 
     #[test]
-    fn the_capability_is_one_bit() {
-        assert!(may_enter("Name:\tx\nCapEff:\t000001ffffffffff\n"));
-        assert!(may_enter("CapEff:\t0000000000200000\n"));
-        assert!(!may_enter("CapEff:\t000001ffffdfffff\n"));
-        assert!(!may_enter(""));
-    }
-
-    #[test]
     fn what_is_no_namespace_is_refused_and_what_is_missing_is_reported() {
         let listed = |names: &[&str]| {
             let names = names.iter().map(|name| name.to_string()).collect();
@@ -199,7 +182,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
-        fs::write(&file, "").unwrap();
+        std::fs::write(&file, "").unwrap();
         let error = listed(&[&file.to_string_lossy()]).unwrap_err();
         assert!(error.to_string().contains("is no namespace"), "{error}");
         let missing = listed(&["/proc/self/ns/net", "not-there-at-all"]).unwrap();

@@ -10,7 +10,7 @@ use dysco_agent::AgentError;
 use dysco_api::{EXIT_HELP, Exit};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_config::{
-    ConfigError, DEFAULT_CONFIG, Source, can_enter, can_listen, can_pin, init_logging,
+    ConfigError, DEFAULT_CONFIG, Rights, Source, can_enter, can_listen, can_pin, init_logging,
     log_last_repeats, log_repeats, missing_socket,
 };
 use dysco_control::ControlError;
@@ -212,7 +212,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         return Ok(());
     }
     init_logging(&config.log, source.instance.as_ref())?;
-    for missing in unserved {
+    for missing in unserved.into_iter().chain(Rights::own().costs()) {
         tracing::warn!("{missing}");
     }
     if let Some(instance) = &source.instance {

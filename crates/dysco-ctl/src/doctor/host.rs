@@ -5,22 +5,10 @@ use std::fs;
 use std::io;
 
 use dysco_agent::{AgentError, Xdp};
-use dysco_config::{Attach, Config};
+use dysco_config::{Attach, Config, Rights};
 use dysco_proxy::port::{try_hold, try_repair};
 
 use super::{Finding, Verdict};
-
-/// Capabilities that `dyscod` needs (linux/capability.h).
-const CAPABILITIES: [(u32, &str); 5] = [
-    (12, "CAP_NET_ADMIN"),
-    (13, "CAP_NET_RAW"),
-    (19, "CAP_SYS_PTRACE"),
-    (38, "CAP_PERFMON"),
-    (39, "CAP_BPF"),
-];
-/// Capability that includes CAP_PERFMON and CAP_BPF.
-const CAP_SYS_ADMIN: u32 = 21;
-const INCLUDED: [u32; 2] = [38, 39];
 
 /// Examines the kernel, and the rights that it grants to this process.
 pub(super) fn examine(config: Option<&Config>) -> Vec<Finding> {
@@ -29,7 +17,7 @@ pub(super) fn examine(config: Option<&Config>) -> Vec<Finding> {
     let attach = plane.map(|plane| plane.attach);
     let mut findings = vec![kernel(release.trim(), attach)];
     findings.extend(filters(release.trim(), attach));
-    let rights = rights(&read("/proc/self/status"));
+    let rights = rights(Rights::own());
     // Without these rights all further checks fail for the same reason.
     let enough = rights.hint.is_empty();
     findings.push(rights);
@@ -100,19 +88,12 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns a finding about the rights of this process, given its `/proc/PID/status`.
-fn rights(status: &str) -> Finding {
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let effective = effective.unwrap_or_default();
-    let has = |bit: u32| effective >> bit & 1 == 1;
-    let granted = |bit| has(bit) || INCLUDED.contains(&bit) && has(CAP_SYS_ADMIN);
-    let missing: Vec<_> = CAPABILITIES.iter().filter(|(b, _)| !granted(*b)).collect();
-    match missing.as_slice() {
+/// Returns a finding about the rights of this process.
+fn rights(own: Rights) -> Finding {
+    match own.missing().as_slice() {
         [] => Finding::well("rights", "all that dyscod needs"),
         missing => {
-            let names: Vec<_> = missing.iter().map(|(_, name)| *name).collect();
-            let found = format!("this process lacks {}", names.join(", "));
+            let found = format!("this process lacks {}", missing.join(", "));
             let hint = "run it as root, as dyscod does; in a container add these capabilities";
             Finding::ill("rights", found, hint)
         }
@@ -219,17 +200,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_read_from_the_status() {
-        let of = |hex: &str| rights(&format!("Name:\tx\nCapEff:\t{hex}\n"));
+    fn missing_rights_are_named() {
+        let of = |hex: &str| rights(Rights::of(&format!("CapEff:\t{hex}\n")));
         assert_eq!(of("000001ffffffffff").verdict, Verdict::Well);
-        let all_but_bpf = 0x0000_01ff_ffff_ffff_u64 & !(1 << 39);
-        // CAP_SYS_ADMIN includes CAP_BPF.
-        assert_eq!(of(&format!("{all_but_bpf:016x}")).verdict, Verdict::Well);
-        let without = of(&format!("{:016x}", all_but_bpf & !(1 << CAP_SYS_ADMIN)));
-        assert_eq!(without.verdict, Verdict::Ill);
-        assert_eq!(without.found, "this process lacks CAP_BPF");
+        assert_eq!(of("0").verdict, Verdict::Ill);
         assert!(of("0").found.contains("CAP_NET_ADMIN, CAP_NET_RAW"));
-        assert_eq!(rights("").verdict, Verdict::Ill);
     }
 
     #[test]
