@@ -38,6 +38,19 @@ impl ServiceSpec {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// Reads a service as a chain may name it, with its arguments in parentheses:
+    /// `NAME(KEY=VALUE, KEY=VALUE)`. Returns `None` for a text without a parenthesis.
+    pub fn from_call(s: &str) -> Option<Result<Self, Cause>> {
+        let (name, rest) = s.split_once('(')?;
+        let Some(rest) = rest.strip_suffix(')') else {
+            let why = format!("'{s}' is no service: it does not end with ')'");
+            return Some(Err(Cause::new(why).hint("write NAME(KEY=VALUE, KEY=VALUE)")));
+        };
+        let rest: Vec<_> = rest.split(ARGUMENTS).map(str::trim).collect();
+        let rest = rest.join(&ARGUMENTS.to_string());
+        Some(read(s, name, (!rest.is_empty()).then_some(&*rest)))
+    }
+
     /// True if a plane is named for the service: eBPF programs are to run it, and no handler.
     pub fn names_plane(&self) -> bool {
         self.argument(PLANE).is_some()
@@ -59,41 +72,44 @@ impl FromStr for ServiceSpec {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Cause> {
-        let hint =
-            "write NAME or NAME=KEY=VALUE,KEY=VALUE, in lower-case letters, digits and hyphens";
-        if s.len() > LONGEST {
-            let why = format!("a service is longer than {LONGEST} bytes");
-            return Err(Cause::new(why).hint(hint));
+        match s.split_once(IS) {
+            Some((name, rest)) => read(s, name, Some(rest)),
+            None => read(s, s, None),
         }
-        let bad = |why| Cause::new(format!("'{s}' is no service: {why}")).hint(hint);
-        let (name, rest) = match s.split_once(IS) {
-            Some((name, rest)) => (name, Some(rest)),
-            None => (s, None),
-        };
-        if !is_name(name) {
-            return Err(bad(format!("'{name}' is no name")));
-        }
-        let mut spec = ServiceSpec {
-            name: name.to_owned(),
-            arguments: Vec::new(),
-        };
-        for argument in rest.into_iter().flat_map(|rest| rest.split(ARGUMENTS)) {
-            let Some((key, value)) = argument.split_once(IS) else {
-                return Err(bad(format!("the argument '{argument}' has no '{IS}'")));
-            };
-            if !is_name(key) {
-                return Err(bad(format!("'{key}' is no name of an argument")));
-            }
-            if !is_value(value) {
-                return Err(bad(format!("'{value}' is no value of '{key}'")));
-            }
-            if spec.argument(key).is_some() {
-                return Err(bad(format!("it has '{key}' twice")));
-            }
-            spec.arguments.push((key.to_owned(), value.to_owned()));
-        }
-        Ok(spec)
     }
+}
+
+/// Reads the arguments of a service. Errors quote the whole text `s`.
+fn read(s: &str, name: &str, rest: Option<&str>) -> Result<ServiceSpec, Cause> {
+    let hint = "write NAME or NAME=KEY=VALUE,KEY=VALUE, in lower-case letters, digits and hyphens";
+    if s.len() > LONGEST {
+        let why = format!("a service is longer than {LONGEST} bytes");
+        return Err(Cause::new(why).hint(hint));
+    }
+    let bad = |why| Cause::new(format!("'{s}' is no service: {why}")).hint(hint);
+    if !is_name(name) {
+        return Err(bad(format!("'{name}' is no name")));
+    }
+    let mut spec = ServiceSpec {
+        name: name.to_owned(),
+        arguments: Vec::new(),
+    };
+    for argument in rest.into_iter().flat_map(|rest| rest.split(ARGUMENTS)) {
+        let Some((key, value)) = argument.split_once(IS) else {
+            return Err(bad(format!("the argument '{argument}' has no '{IS}'")));
+        };
+        if !is_name(key) {
+            return Err(bad(format!("'{key}' is no name of an argument")));
+        }
+        if !is_value(value) {
+            return Err(bad(format!("'{value}' is no value of '{key}'")));
+        }
+        if spec.argument(key).is_some() {
+            return Err(bad(format!("it has '{key}' twice")));
+        }
+        spec.arguments.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(spec)
 }
 
 impl fmt::Display for ServiceSpec {
@@ -174,6 +190,29 @@ mod tests {
         assert_eq!(spec.argument("key"), Some("YQ=="));
         assert_eq!(spec.argument("burst"), None);
         assert_eq!("count".parse::<ServiceSpec>().unwrap().arguments, []);
+    }
+
+    #[test]
+    fn arguments_may_be_in_parentheses() {
+        let of = |text| ServiceSpec::from_call(text).unwrap().map(|s| s.to_string());
+        let well = |text| Ok(String::from(text));
+        assert_eq!(of("shape(rate=20M)"), well("shape=rate=20M"));
+        assert_eq!(of("shape(up=5M, down=off)"), well("shape=up=5M,down=off"));
+        assert_eq!(of("count()"), well("count"));
+        assert_eq!(of("a(b=c(d))"), well("a=b=c(d)"));
+        for (bad, why) in [
+            ("shape(rate=20M", "it does not end with ')'"),
+            ("(rate=20M)", "'' is no name"),
+            ("shape(rate)", "the argument 'rate' has no '='"),
+            ("shape(rate=1,)", "the argument '' has no '='"),
+            ("shape(rate=1,rate=2)", "it has 'rate' twice"),
+            ("shape=a(rate=1)", "'shape=a' is no name"),
+        ] {
+            let cause = of(bad).unwrap_err();
+            assert_eq!(cause.why, format!("'{bad}' is no service: {why}"));
+        }
+        assert!(ServiceSpec::from_call("count").is_none());
+        assert!(ServiceSpec::from_call("2001:db8::1").is_none());
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Address(pub IpAddr);
 pub(crate) enum ChainElement {
     /// A host.
     Host(Element),
-    /// A service, after a `+`.
+    /// A service, after a `+` or with parentheses.
     Service(ServiceSpec),
 }
 
@@ -117,11 +117,17 @@ impl FromStr for ChainElement {
         if let Some(service) = s.strip_prefix('+') {
             return service.parse().map(ChainElement::Service);
         }
+        if let Some(service) = ServiceSpec::from_call(s) {
+            return service.map(ChainElement::Service);
+        }
         s.parse().map(ChainElement::Host).map_err(|_| {
             Cause::new(format!(
                 "'{s}' is no element of a chain, and names are not looked up"
             ))
-            .hint(format!("write {}, or +NAME for a service", Element::FORMS))
+            .hint(format!(
+                "write {}, or +NAME or NAME(KEY=VALUE) for a service",
+                Element::FORMS
+            ))
         })
     }
 }

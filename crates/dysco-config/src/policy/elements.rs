@@ -15,8 +15,8 @@ use crate::values::{ChainElement, refuse};
 pub const MAX_SERVICES: usize = 8;
 
 /// Elements of the sessions of a rule: hosts, and services of the host that opens the session. A list
-/// of texts in the file: an address is a host, and a word that begins with `+` is a service. The
-/// services are between the program and the first host, wherever they stand in the list.
+/// of texts in the file: an address is a host, and a word that begins with `+` or has parentheses is a
+/// service. The services are between the program and the first host, wherever they stand in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements {
     /// The hosts, in order from this one.

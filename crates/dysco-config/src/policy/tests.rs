@@ -59,6 +59,16 @@ fn a_prefix_in_the_form_of_ipv6_is_one_of_ipv4() {
 }
 
 #[test]
+fn both_forms_of_a_service_are_the_same() {
+    let of = |chain: &str| parse(&format!("[[rule]]\nchain = {chain}\n"));
+    let plus = of(r#"["+shape=up=5M,down=off", "10.3.0.2", "+count"]"#).unwrap();
+    let call = of(r#"["shape(up=5M, down=off)", "10.3.0.2", "count()"]"#).unwrap();
+    assert_eq!(plus.rules[0].chain, call.rules[0].chain);
+    let error = of(r#"["shape(rate)"]"#).unwrap_err();
+    assert!(error.contains("'shape(rate)' is no service"), "{error}");
+}
+
+#[test]
 fn rules_about_some_programs_match_those_alone() {
     let text = r#"
         [[rule]]
