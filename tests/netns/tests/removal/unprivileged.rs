@@ -89,3 +89,25 @@ fn the_capabilities_of_the_unit_suffice() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_path_on_which_a_host_cannot_send_is_refused_for_its_capability() -> Result<()> {
+    let without = CAPABILITIES.into_iter().filter(|name| *name != "net_raw");
+    let w = world("bypass", &Role::ALL, &without.collect::<Vec<_>>())?;
+    let log = std::fs::read_to_string(w.lab.client.dir().join("dyscod.log"))?;
+    ensure!(log.contains("dyscod lacks CAP_NET_RAW: "), "{log}");
+    let group = w.open(2, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(MIB)?;
+    let done = w.remove(&["--all", "--timeout", "60s"])?;
+    for removal in done["removals"].as_array().context("no removals")? {
+        let reason = removal["reason"].to_string();
+        let named = ["cannot open a raw socket", "give dyscod CAP_NET_RAW"];
+        let is_named = named.iter().all(|part| reason.contains(part));
+        ensure!(is_named, "{done:#}\n{}", w.state());
+    }
+    group.wait_progress(MIB).with_context(|| w.state())?;
+    w.no_resets()?;
+    all_intact(&group.finish()?)?;
+    w.finish()
+}
