@@ -103,7 +103,7 @@ pub(crate) fn test(guests: &Guests, json: bool) -> Result<()> {
                 false => print(&found),
             }
             if !found.is_well() {
-                ill.push(found.kernel);
+                ill.push(format!("{} ({})", found.kernel, found.failures.join("; ")));
             }
         }
     }
